@@ -5,6 +5,8 @@ COUNT    ?= 3
 FUZZTIME ?= 20s
 PACKAGES ?= ./... # that make test tests; vet and the linters look at all
 SOAK     ?= 20000
+SOAK_TIME ?= 30m
+FLIPS    ?= 100
 
 # cgo's compiler, with cgo's flags, makes a program: the race detector needs that, and the
 # RDMA rail. The probe has no number sign in it: make before 4.3 wants one escaped, and later
@@ -17,7 +19,7 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce clients vet format lint unit build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce mismatches clients vet format lint unit build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak flips bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +59,7 @@ unit:
 	@echo "== go test -race -shuffle=on $(PACKAGES)"
 	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
 	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -short -vet=off -ldflags="-s -w" -shuffle=on -timeout 30m $(PACKAGES)
+	@$(GO) -C tools test -vet=off ./...
 
 build: ## the daemons and kvbench into bin/
 	$(GO) build -o bin/ ./cmd/...
@@ -77,9 +80,19 @@ nixl: lib ## libplugin_KVFERRY.so, a backend plugin for NIXL 1.5.1, into bin/ (N
 	NIXL_PREFIX=$(NIXL_PREFIX) nixl/build bin
 	@echo "make nixl: bin/libplugin_KVFERRY.so is there; NIXL finds it by NIXL_PLUGIN_DIR=$(CURDIR)/bin"
 
+# Every mutant of a package is compiled into one test binary, behind a switch: go doc ./mutants in tools.
+SEED  ?= 1
+LIMIT ?= 5m
+mutants: ## changes to PACKAGES that no test notices (SEED=1 LIMIT=5m SINCE=revision: only changed lines)
+	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; $(GO) -C tools build -o $$bin/mutants ./mutants; \
+	$$bin/mutants -seed $(SEED) -limit $(LIMIT) $(if $(SINCE),-since $(SINCE)) $(PACKAGES)
+
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)
 	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 10m -v -run RoCE ./lab
+
+mismatches: lib ## real vLLM whose P differs from D in one field at a time: D's tokens must be right (10 min, after kvlab vllm setup)
+	@KVFERRY_VLLM=1 KVFERRY_LIBRARY=$(CURDIR)/bin/libkvferry.so PYTHONPATH=python python3 -m unittest discover -v -s python/tests -p test_vllm_mismatch.py
 
 # Skipped loudly where packages cannot be installed: go test -v says so and why.
 CLIENTS ?=
@@ -149,8 +162,18 @@ bench-simulate: ## events a second in virtual time, and where the time goes (COU
 	$(GO) test -run '^$$' -bench Simulation -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench/simulation; \
 	$(GO) tool pprof -top -nodecount 16 $$out/bench.test $$out/cpu 2>/dev/null
 
-soak: ## requests whose clients leave, SOAK=20000 a hand-off; fails if anything fails, leaks or grows (15 min)
+soak: ## tokens drawn from KV, clients that leave, nodes that are killed: for SOAK_TIME=30m, then SOAK=20000 requests a hand-off (45 min)
+	$(GO) test -count=1 -timeout 0 -parallel 8 -v -run '^TestSoakMixed$$' ./cluster -soak-time $(SOAK_TIME)
 	$(GO) test -count=1 -timeout 60m -v -run '^TestSoak$$' ./cluster -soak $(SOAK)
+
+byzantine: ## nodes, engines and servers that break the protocol: 10,000 seeds of each, 200 between processes (40 min)
+	KVFERRY_SEEDS=10000 $(GO) test -count=1 -timeout 60m -v -run '^TestByzantineNodes$$' ./proxy
+	KVFERRY_SEEDS=200 $(GO) test -count=1 -timeout 30m -v -run '^TestByzantineNodes$$' ./cluster
+	KVFERRY_SEEDS=10000 $(GO) test -count=1 -timeout 60m -v -run '^TestByzantine' ./proxy/upstream ./bench/client
+	KVFERRY_SEEDS=200 $(GO) test -count=1 -timeout 30m -v -run '^TestByzantineEngines$$' ./proxy
+
+flips: ## flips bits of KV in each memory and on each kind of rail, FLIPS=100 requests each: what became of them, whom it blames
+	$(GO) test -count=1 -timeout 30m -v -run '^TestFlips$$' ./node -flips $(FLIPS)
 
 fuzz: ## every fuzz target (FUZZTIME=20s each)
 	@set -e; for pkg in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \

@@ -17,6 +17,7 @@
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
 //	proxy                                HTTP API, admission, placement, requests on their way, metrics
 //	proxy/upstream                       real engines in place of nodes: legs over HTTP, failover
+//	proxy/upstream/upstreamtest          engines that answer wrong, for tests
 //	proxy/adapters                       LoRA adapters that clients may ask for, load and unload
 //	proxy/wire                           bodies, errors and names of requests, whatever the endpoint
 //	proxy/admission                      bounds on clients: connections, memory for bodies
@@ -35,6 +36,7 @@
 //	proxy/unpack                         compressed bodies of requests
 //	proxy/sglang                         the wire format of POST /generate
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
+//	node/byzantine                       nodes for tests that break the control plane's protocol in one step
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/validation                     every profile beside every published table: errors, limits
@@ -113,7 +115,6 @@
 //	transport/account                    what a rail has done: counts
 //	transport/immediate                  which immediate has come before
 //	transport/pacing                     a modelled NIC: when what moves over it arrives
-//	transport/pages                      memory outside the Go heap
 //	transport/selection                  which path takes which slice: rates, records, the choice
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
@@ -129,6 +130,7 @@
 //	transport/connection                 what rails keep of their connections: room in the queue, those lost, those served
 //	transport/descriptor                 memory that a file descriptor stands for: memfd, dma-buf
 //	transport/access                     what a key opens: ranges, in which direction
+//	transport/pages                      memory outside the Go heap, or taken away
 //	otlp/otlptest                        a collector of spans, in memory
 //	otlp                                 spans on their way to an OpenTelemetry collector
 //	fabric                               what transfers take that share NICs, switches and buses

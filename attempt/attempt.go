@@ -24,7 +24,9 @@ import (
 	"kvferry/handoff"
 )
 
-// ErrBroken is what a node has done that says what its leg cannot say.
+// ErrBroken is wrapped by the error for a message that the node's leg must not send: at that
+// time, more than once, or with these contents. The submission is over, and its tokens are not to
+// be trusted.
 var ErrBroken = errors.New("the node broke the protocol")
 
 // Next is what the owner is to do.
@@ -51,6 +53,9 @@ type Token struct {
 //
 // Invariant: tokens 0..next-1 were returned by Token, and held has none of them.
 type Attempt struct {
+	// Limits bound what nodes may say. The owner sets them before the first leg is submitted.
+	Limits Limits
+
 	handoff handoff.Handoff // None: one node has it all
 	compute handoff.Leg     // that computes the prompt: full or prefill
 	first   handoff.Leg     // that is submitted first
@@ -67,7 +72,9 @@ type Attempt struct {
 
 	prefilled bool // compute has ended well
 	finished  bool // the leg that emits the last token has ended well
-	stopped   bool // and before all that was asked for
+
+	said [handoff.MigrationLeg + 1]said
+	zero *uint32 // token 0 as the first node has drawn it, where both do; see draws
 
 	m migration
 }
@@ -83,6 +90,9 @@ func New(h handoff.Handoff, want int) *Attempt {
 		a.handoff = handoff.None
 	}
 	a.first, a.second = a.compute, a.compute
+	if a.handoff.FirstToken == handoff.PrefillLeg {
+		a.said[handoff.DecodeLeg].next = 1
+	}
 	if a.handoff != handoff.None {
 		a.first, a.second = handoff.PrefillLeg, handoff.DecodeLeg
 		if h.Offers(handoff.DecodeLeg) {
@@ -129,50 +139,71 @@ func (a *Attempt) Complete() bool { return a.next == a.want }
 // Ended reports whether the leg that emits the last token has ended well.
 func (a *Attempt) Ended() bool { return a.finished }
 
-// Stopped reports whether it has, before all that was asked for.
-func (a *Attempt) Stopped() bool { return a.stopped }
-
 // carries reports whether a leg is part of this attempt and has been asked for.
 func (a *Attempt) carries(l handoff.Leg) bool {
 	return l == a.first || a.asked && l == a.second || l == handoff.MigrationLeg && a.m.stage != staying
 }
 
-// Token takes one token of a leg and appends to ready those that are now in order. What was
-// there before is dropped.
+// Token takes one token of a leg and appends to ready those that are now in order. Each leg says
+// its tokens one after the other; those of the decode leg may come before the prefill leg's.
 func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) {
+	if ours, err := a.hears(l, "a token"); !ours {
+		return ready, err
+	}
 	switch {
-	case !a.carries(l):
-		return ready, nil
 	case a.Undirected(l):
 		return ready, broken("a token of a leg that has no destination")
-	case a.handoff.FirstToken == handoff.DecodeLeg && l == handoff.PrefillLeg:
-		return ready, nil // decode emits it
+	case l == handoff.DecodeLeg && a.handoff.Offers(l) && !a.offered:
+		return ready, broken("a token before Reserved")
 	case l == handoff.MigrationLeg && a.m.stage != migrated:
 		return ready, broken("a token of a leg that was not told to go on")
+	case l == handoff.MigrationLeg && t.Position+a.m.next != a.next:
+		return ready, broken("token %d of a leg that goes on with %d", t.Position, a.next-a.m.next)
 	case l == handoff.MigrationLeg:
 		a.hand(t)
 		l = a.Generates()
 	}
+	most := 1
 	if l == a.Generates() {
 		t.Position += a.m.base
+		most = a.want
 	}
-	if t.Position < 0 || t.Position >= a.want {
-		return ready, broken("token %d of %d", t.Position, a.want)
+	s := &a.said[l]
+	switch {
+	case t.Position < 0 || t.Position >= most:
+		return ready, broken("token %d of %d", t.Position, most)
+	case t.Position < s.next || t.Position > max(s.next, a.m.given):
+		return ready, broken("token %d of a %v leg, where %d is next", t.Position, l, s.next)
+	case t.Position >= a.next && a.m.stage == migrated && l == a.Generates():
+		return ready, broken("token %d after Migrated", t.Position)
 	}
-	if l == handoff.DecodeLeg && (a.handoff.FirstToken == handoff.DecodeLeg || t.Position > 0) {
+	if err := a.knows(t); err != nil {
+		return ready, err
+	}
+	s.next = t.Position + 1
+	if t.Position == 0 && a.handoff.FirstToken == handoff.DecodeLeg {
+		if err := a.draws(t.ID); err != nil || l == handoff.PrefillLeg {
+			return ready, err // decode emits it
+		}
+	}
+	if l == handoff.DecodeLeg {
 		a.flowing = true
 	}
-	if t.Position < a.next {
-		return ready, nil
+	return a.order(ready, t), nil
+}
+
+// order appends t to ready, and the held tokens that follow it, if t is next. It holds t if
+// tokens before it are missing, and drops t if it is out already.
+func (a *Attempt) order(ready []Token, t Token) []Token {
+	if t.Position < a.next { // Migrated had it
+		return ready
 	}
 	if t.Position > a.next {
 		if a.held == nil {
 			a.held = make(map[int]Token)
 		}
-		if _, ok := a.held[t.Position]; !ok {
-			a.held[t.Position] = t
-		}
-		return ready, nil
+		a.held[t.Position] = t
+		return ready
 	}
 	for {
 		ready = append(ready, t)
@@ -180,7 +211,7 @@ func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) 
 		a.next++
 		held, ok := a.held[a.next]
 		if !ok {
-			return ready, nil
+			return ready
 		}
 		delete(a.held, a.next)
 		held.At = max(held.At, t.At) // it could not go out before
@@ -192,16 +223,18 @@ func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) 
 // of an attempt that holds none.
 func (a *Attempt) Next(at time.Duration) {
 	a.next++
+	a.said[a.Generates()].next++
 	a.last = at
 }
 
 // Reserved is what a decode leg says that has blocks for the KV; kv is whether it said which.
 func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
+	if ours, err := a.hears(l, "Reserved"); !ours {
+		return Wait, err
+	}
 	switch {
-	case !a.carries(l):
-		return Wait, nil
-	case l == handoff.MigrationLeg && a.m.stage != reserving:
-		return Wait, nil
+	case l == handoff.MigrationLeg && a.m.stage != reserving, a.offered && l == handoff.DecodeLeg:
+		return Wait, broken("a second Reserved")
 	case l == handoff.MigrationLeg && !kv:
 		return a.notMigrated(nil)
 	case l == handoff.MigrationLeg:
@@ -209,8 +242,6 @@ func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
 		return Migrate, nil
 	case l != handoff.DecodeLeg || !a.handoff.Offers(l):
 		return Wait, broken("unasked Reserved")
-	case a.offered:
-		return Wait, nil
 	case !kv:
 		return Wait, broken("Reserved without kv")
 	}
@@ -223,54 +254,49 @@ func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
 }
 
 // Prefilled is what a prefill leg ends with; kv is whether it said which blocks are there to
-// be read. Counts is whether this is the first time, so that its account is to be added up.
-func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (next Next, counts bool, err error) {
-	switch {
-	case !a.carries(l):
-		return Wait, false, nil
-	case l != handoff.PrefillLeg:
-		return Wait, false, broken("unasked Prefilled")
-	case a.Undirected(l):
-		return Wait, false, broken("Prefilled without a destination")
-	case a.prefilled:
-		return Wait, false, nil
+// be read.
+func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (Next, error) {
+	if ours, err := a.hears(l, "Prefilled"); !ours {
+		return Wait, err
 	}
-	a.prefilled = true
+	switch {
+	case l != handoff.PrefillLeg:
+		return Wait, broken("unasked Prefilled")
+	case a.Undirected(l):
+		return Wait, broken("Prefilled without a destination")
+	case a.said[l].next == 0 && a.handoff.FirstToken != handoff.DecodeLeg:
+		return Wait, broken("Prefilled before the token of the prompt")
+	case a.handoff.Offers(l) && !kv:
+		return Wait, broken("Prefilled without kv")
+	}
+	a.prefilled, a.said[l].ended = true, true
 	switch {
 	case a.handoff == handoff.None:
 		a.finished = true
 	case a.handoff.Offers(l):
-		if !kv {
-			return Wait, true, broken("Prefilled without kv")
-		}
 		a.asked = true
-		return Submit, true, nil
+		return Submit, nil
 	}
-	next, err = a.done()
-	return next, true, err
+	return a.done(), nil
 }
 
-// Finished is what a leg ends with that emits the last token; stopped is whether there are
-// fewer than were asked for, and rightly so.
-func (a *Attempt) Finished(l handoff.Leg, stopped bool) (Next, error) {
+// Finished is what a leg ends with that emits the last token. A node never ends an answer before
+// all that was asked for: who asks knows where the answer ends.
+func (a *Attempt) Finished(l handoff.Leg) (Next, error) {
+	if ours, err := a.hears(l, "Finished"); !ours {
+		return Wait, err
+	}
 	switch {
-	case !a.carries(l):
-		return Wait, nil
 	case l == handoff.MigrationLeg:
 		return Wait, broken("Finished without a token")
+	case l != a.Generates():
+		return Wait, broken("Finished instead of Prefilled")
+	case a.said[l].next < a.want:
+		return Wait, broken("ended after token %d of %d", a.said[l].next, a.want)
 	}
-	if l == a.compute {
-		a.prefilled = true
-		switch {
-		case a.handoff.Offers(l):
-			return Wait, broken("Finished instead of Prefilled")
-		case a.handoff.Moves(l) && !stopped:
-			return a.done() // decode has more to say
-		}
-		// Of a hand-off: the first token was the last, there is nothing to decode.
-	}
-	a.finished, a.stopped = true, stopped
-	return a.done()
+	a.finished, a.said[l].ended = true, true
+	a.prefilled = a.prefilled || l == a.compute
+	return a.done(), nil
 }
 
 // Failed is of a leg that failed or was lost, for the reason err. A prefill leg that is no
@@ -289,22 +315,16 @@ func (a *Attempt) Failed(l handoff.Leg, err error) (Next, error) {
 		return Wait, err
 	}
 	a.prefilled = true
-	return a.done()
+	return a.done(), nil
 }
 
-// done reports whether everything is there. A submission that ends short of what was asked,
-// and not by a stop, has lost tokens: it is never passed off as complete.
-func (a *Attempt) done() (Next, error) {
-	if !a.finished {
-		return Wait, nil
+// done returns Done once everything is there. The decode leg has said all of its tokens when it
+// has finished; the prefill leg's, or the account of its time, may be on its way.
+func (a *Attempt) done() Next {
+	if !a.finished || a.handoff.Moves(handoff.PrefillLeg) && !a.prefilled {
+		return Wait
 	}
-	if a.handoff.Moves(handoff.PrefillLeg) && !a.prefilled {
-		return Wait, nil // the first token, or the account of its time, is on its way
-	}
-	if a.next < a.want && !a.stopped || len(a.held) > 0 {
-		return Wait, broken("ended after token %d of %d", a.next, a.want)
-	}
-	return Done, nil
+	return Done
 }
 
 func broken(format string, args ...any) error {

@@ -33,6 +33,7 @@ type migration struct {
 	stage stage
 	base  int  // position of the generating leg's first token
 	next  int  // and of the other one's
+	given int  // how many tokens were out with the last Migrated, which the leg may leave out
 	alone bool // the generating leg has failed: only the other one can go on
 
 	count  int
@@ -93,6 +94,7 @@ func (a *Attempt) Generates() handoff.Leg {
 // hand has the request go on with the migration leg, whose first token it is.
 func (a *Attempt) hand(first Token) {
 	a.m.stage, a.m.base, a.m.alone, a.m.handed = staying, a.m.next, false, true
+	a.said[a.Generates()].next = a.next
 	a.m.count++
 	a.m.paused += max(first.At-a.last, 0)
 }
@@ -102,6 +104,8 @@ func (a *Attempt) hand(first Token) {
 // goes on where it is. Tokens that are in order now are appended to ready, as Token does.
 func (a *Attempt) Migrated(ready []Token, l handoff.Leg, tokens []uint32, at time.Duration) ([]Token, Next, error) {
 	switch {
+	case a.m.stage == migrated && l == a.Generates():
+		return ready, Wait, broken("a second Migrated")
 	case !a.carries(l) || a.m.stage != copying:
 		return ready, Wait, nil // of a migration that was given up
 	case l != a.Generates():
@@ -109,14 +113,17 @@ func (a *Attempt) Migrated(ready []Token, l handoff.Leg, tokens []uint32, at tim
 	case len(tokens) == 0:
 		a.m.stage = staying
 		return ready, Stay, nil
+	case a.m.next+len(tokens) < a.next || a.m.next+len(tokens) >= a.want:
+		return ready, Wait, broken("Migrated with %d tokens after %d, where %d of %d are out", len(tokens), a.m.next, a.next, a.want)
 	}
 	for i, id := range tokens {
-		var err error
-		if ready, err = a.Token(ready, l, Token{Position: a.m.next - a.m.base + i, ID: id, At: at}); err != nil {
+		t := Token{Position: a.m.next + i, ID: id, At: at}
+		if err := a.knows(t); err != nil {
 			return ready, Wait, err
 		}
+		ready = a.order(ready, t)
 	}
-	a.m.stage = migrated
+	a.m.stage, a.m.given = migrated, a.next
 	return ready, Continue, nil
 }
 

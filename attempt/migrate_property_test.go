@@ -121,6 +121,9 @@ func (w *world) submit(j *job) {
 
 func (w *world) leg(n *node, id uint64, s connector.Submit) {
 	s.ID = id
+	if w.seed%7 < 3 {
+		s.Checks = connector.Checks{Hit: true, First: w.rng.IntN(4) == 0, Last: w.rng.IntN(2) == 0, Every: w.rng.IntN(8)}
+	}
 	n.prompts[id] = s.Prompt
 	n.tell(s)
 }
@@ -219,7 +222,7 @@ func (w *world) migrated(m *connector.Migrated) {
 
 func (w *world) finished(leg uint64) {
 	if j, kind, ok := w.kindOf(leg); ok {
-		next, err := j.attempt.Finished(kind, false)
+		next, err := j.attempt.Finished(kind)
 		w.proceed(j, next, err)
 	}
 }

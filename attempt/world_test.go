@@ -154,7 +154,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n.core, err = connector.NewCore(connector.Config{Scheduler: sched, Pool: n.pool, Profile: w.prof, Transfers: uint64(1000 * i), RecheckKV: seed%7 == 0}); err != nil {
+		if n.core, err = connector.NewCore(connector.Config{Scheduler: sched, Pool: n.pool, Profile: w.prof, Transfers: uint64(1000 * i)}); err != nil {
 			t.Fatal(err)
 		}
 		w.nodes = append(w.nodes, n)
@@ -282,6 +282,14 @@ func (d driver) Check(c *connector.Check) {
 	k.Refs = slices.Clone(c.Refs)
 	w.later(w.some(3*time.Millisecond), func() {
 		ev := connector.Checked{ID: k.ID, Part: k.Part, Blocks: len(k.Refs)}
+		if k.Again {
+			ev.Again, ev.Refs = true, k.Refs
+			if w.chance(w.faults.check) {
+				ev.Bad, ev.Err = 1, fmt.Errorf("%w: fault", connector.ErrChanged)
+			}
+			d.take(ev)
+			return
+		}
 		for i, v := range words(d.prompts[k.ID]) {
 			at := i/4 - k.First
 			if at < 0 || d.dead {

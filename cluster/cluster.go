@@ -59,7 +59,8 @@ type Config struct {
 	Tiers                      kvcache.TierConfig // of each node
 	EOS                        eos.Lengths        // see --eos of the proxy; its default if zero
 	LoRAs                      []proxy.LoRA       // see --lora-modules of the proxy
-	RecheckKV                  bool               // see --recheck-kv of the daemons
+	TokensFromKV               bool               // see --tokens-from-kv of the daemons
+	KVChecks                   string             // see --kv-checks of the daemons; their default if empty
 	RequestTimeout             time.Duration      // this and those below: the daemons' defaults if 0
 	TransferTimeout            time.Duration
 	LeaseTTL                   time.Duration // how long a silent node counts as there
@@ -116,7 +117,7 @@ func (c Config) Validate() error {
 func (c Config) node(role, name, registry string) (n node.Config, err error) {
 	n = node.Config{
 		ID: name, Proxy: registry, GRPCAddr: "127.0.0.1:0", Rails: c.Rails, KVBlocks: c.KVBlocks, WarmBytes: config.OrNone(c.WarmMiB << 20),
-		Chunked: c.Chunked && role == "nondisagg", PrefixCaching: c.PrefixCaching, Tiers: c.Tiers, RecheckKV: c.RecheckKV, TransferTimeout: c.TransferTimeout,
+		Chunked: c.Chunked && role == "nondisagg", PrefixCaching: c.PrefixCaching, Tiers: c.Tiers, KVChecks: c.KVChecks, TokensFromKV: c.TokensFromKV, TransferTimeout: c.TransferTimeout,
 		Role: map[string]proto.Role{
 			"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG,
 		}[role],

@@ -169,8 +169,8 @@ func TestStopString(t *testing.T) {
 	}
 }
 
-// TestPrefixCachesApart: an adapter's prefixes are not the model's, nor another's; and a flush
-// empties the caches of all nodes.
+// TestPrefixCachesApart: an adapter's prefixes are not the model's, nor another's, nor are those of a cache
+// salt; and a flush empties the caches of all nodes.
 func TestPrefixCachesApart(t *testing.T) {
 	t.Parallel()
 	for _, hand := range []string{"nondisagg", "pull", "layerwise"} {
@@ -185,22 +185,27 @@ func TestPrefixCachesApart(t *testing.T) {
 			}
 			c := start(t, cfg)
 			p := prompt(1, 500)
-			w := want(t, call{Prompt: p, MaxTokens: 4})
 			for _, step := range []struct {
-				model  string // asked for; empty: flush the caches
-				cached bool
+				model, salt string // asked for; without a model: flush the caches
+				cached      bool
 			}{
-				{model, false},
-				{model, true},
-				{"sql", false},
-				{"sql", true},
-				{"chat", false},
-				{model, true},
-				{"", false},
-				{"sql", false},
-				{model, false},
-				{model, true},
-				{"chat", false},
+				{model, "", false},
+				{model, "", true},
+				{"sql", "", false},
+				{"sql", "", true},
+				{"chat", "", false},
+				{model, "a", false},
+				{model, "b", false},
+				{model, "a", true},
+				{model, "", true},
+				{"sql", "a", false},
+				{"sql", "a", true},
+				{"", "", false},
+				{"sql", "", false},
+				{model, "", false},
+				{model, "", true},
+				{"chat", "", false},
+				{model, "b", false},
 			} {
 				if step.model == "" {
 					resp, err := c.http.Post(c.URL()+"/flush_cache", "", nil)
@@ -210,10 +215,14 @@ func TestPrefixCachesApart(t *testing.T) {
 					resp.Body.Close()
 					continue
 				}
-				r := c.do(call{Prompt: p, MaxTokens: 4, More: map[string]any{"model": step.model}})
+				q := call{Prompt: p, MaxTokens: 4, More: map[string]any{"model": step.model}}
+				if step.salt != "" {
+					q.More["cache_salt"] = step.salt
+				}
+				r := c.do(q)
 				r.expect(t, 4)
-				if r.Text != w || (r.Cached > 400) != step.cached || !step.cached && r.Cached != 0 {
-					t.Errorf("%s: %d tokens from the cache, want them %v; text %q", step.model, r.Cached, step.cached, r.Text)
+				if w := want(t, q); r.Text != w || (r.Cached > 400) != step.cached || !step.cached && r.Cached != 0 {
+					t.Errorf("%+v: %d tokens from the cache; text %q, want %q", step, r.Cached, r.Text, w)
 				}
 				c.quiet()
 			}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,13 +16,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"kvferry/clock/clocktest"
 	"kvferry/engine"
+	"kvferry/engine/modelled"
 	"kvferry/handoff"
+	"kvferry/kvcache"
+	"kvferry/proxy/openai"
 )
 
 func TestMain(m *testing.M) {
@@ -31,14 +34,7 @@ func TestMain(m *testing.M) {
 		os.Exit(orphan())
 	}
 	clocktest.SideBySide()
-	code := m.Run()
-	if reference.cluster != nil {
-		if err := reference.cluster.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 var handoffs = handoff.Names()
@@ -63,7 +59,7 @@ func profile(t testing.TB, c cost) string {
 		t.Fatal(err)
 	}
 	p.Name = "test"
-	p.KVGeometry.Layers, p.KVGeometry.KVHeads, p.KVGeometry.HiddenSize = 4, 2, 256
+	p.KVGeometry = smallGeometry(t)
 	p.KVBytes = 64 << 20
 	p.MaxModelLen = 4096
 	if c.MaxLen > 0 {
@@ -72,6 +68,18 @@ func profile(t testing.TB, c cost) string {
 	p.MaxBatchedTokens = p.MaxModelLen
 	p.Costs.PrefillTokenMS, p.Costs.DecodeStepMS, p.Disagg.DecodeStepMS = c.PrefillToken, c.Decode, c.Decode
 	return write(t, p)
+}
+
+// smallGeometry has 4 KiB of KV a token, few enough that nodes read all of it in each step.
+func smallGeometry(t testing.TB) kvcache.Geometry {
+	t.Helper()
+	p, err := engine.LoadProfile("zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := p.KVGeometry
+	g.Layers, g.KVHeads, g.HiddenSize = 4, 2, 256
+	return g
 }
 
 // write writes a profile, and returns its path.
@@ -98,11 +106,14 @@ type testCluster struct {
 
 // start starts a cluster that serves. At the end it must stop as asked, with no
 // crash and no race on its way. Leases last longer than a busy machine is silent,
-// except where the test is about them.
+// except where the test is about them. Where the geometry is the small one, tokens are drawn from KV.
 func start(t testing.TB, cfg Config) *testCluster {
 	t.Helper()
 	logs := &clocktest.Log{}
-	cfg.Log, cfg.RecheckKV = logs, true
+	cfg.Log = logs
+	if p, err := engine.LoadProfile(cmp.Or(cfg.Profile, engine.DefaultProfile)); err == nil {
+		cfg.TokensFromKV = p.KVGeometry == smallGeometry(t)
+	}
 	for _, limit := range []*time.Duration{&cfg.RequestTimeout, &cfg.LeaseTTL, &cfg.StopTimeout} {
 		if *limit == 0 {
 			*limit = patience
@@ -416,38 +427,24 @@ func (r result) expect(t testing.TB, tokens int) {
 	}
 }
 
-// want is the text an undisturbed cluster gives: generation is a function of the
-// prompt. A node that does it all makes it, once for all tests.
+// want is the text that a cluster of the small geometry gives if no byte of KV is wrong: its tokens follow
+// from the call alone.
 func want(t testing.TB, q call) string {
 	t.Helper()
-	reference.once.Do(func() {
-		// Its own T may end before the last use, so nothing is tied to it.
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		reference.cluster, reference.err = Start(ctx, Config{Nondisagg: 1, Profile: "zero", KVBlocks: 1024, LeaseTTL: patience, StopTimeout: patience})
-	})
-	if reference.err != nil {
-		t.Fatal(reference.err)
-	}
-	c := &testCluster{Cluster: reference.cluster, t: t, http: http.DefaultClient}
-	c.poll("the reference to serve", func() bool {
-		resp, err := c.http.Get(c.URL() + "/health")
-		if err != nil {
-			return false
+	tok := openai.NewTokenizer(vocab)
+	r := engine.Request{Prompt: tokensOf(q.Prompt), MaxTokens: q.MaxTokens}
+	r.Words.First, r.Words.Count = tok.Words()
+	for field, value := range q.More {
+		switch field {
+		case "model":
+			if value != model {
+				r.Adapter = value.(string)
+			}
+		case "cache_salt":
+			r.Salt = value.(string)
 		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
-	q.Stream = false
-	r := c.do(q)
-	r.expect(t, q.MaxTokens)
-	return r.Text
-}
-
-var reference struct {
-	once    sync.Once
-	cluster *Cluster
-	err     error
+	}
+	return tok.Decode(modelled.Answer(smallGeometry(t), vocab, &r))
 }
 
 // descriptors counts the open files of a daemon.

@@ -36,7 +36,7 @@ func TestSoak(t *testing.T) {
 		for _, handoff := range handoffs {
 			t.Run(handoff, func(t *testing.T) {
 				t.Parallel()
-				x := soak{requests: 240, early: 50 * time.Millisecond}
+				x := soak{requests: 240, early: 50 * time.Millisecond, small: true}
 				x.run(t, small, handoff)
 			})
 		}
@@ -62,6 +62,7 @@ type soak struct {
 	early    time.Duration // within that clients leave who do not wait for a token
 	slot     int64         // bytes of a KV block
 	pool     int64         // bytes of the KV pool
+	small    bool          // the geometry that tokens are drawn from
 
 	next, whole, left atomic.Int64
 	peak              map[string]int // blocks in use at once, as sampled, by node
@@ -150,9 +151,13 @@ func (x *soak) client(i int) {
 	ctx, leave := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer leave()
 	if rng.IntN(3) > 0 {
-		if r := x.open(ctx, q).rest(); r.Status != http.StatusOK || !r.Done || r.Tokens != q.MaxTokens || r.Err != (apiError{}) {
+		r := x.open(ctx, q).rest()
+		if r.Status != http.StatusOK || !r.Done || r.Tokens != q.MaxTokens || r.Err != (apiError{}) {
 			x.t.Errorf("request %d, for %d tokens: %v", i, q.MaxTokens, r)
 			return
+		}
+		if w := want(x.t, q); x.small && r.Text != w {
+			x.t.Errorf("request %d: %q, want %q", i, r.Text, w)
 		}
 		x.whole.Add(1)
 		return

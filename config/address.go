@@ -1,11 +1,13 @@
 package config
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -73,9 +75,28 @@ func BaseURL(text string) (string, error) {
 	}
 	u, err := url.Parse(full)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", text)
+		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", Public(text))
 	}
 	return strings.TrimRight(u.String(), "/"), nil
+}
+
+// secretUser matches the user and the password of URLs and of addresses without a scheme.
+var secretUser = regexp.MustCompile(`(://)[^/\s]*@|[^\s/,="'\[:]+:[^\s/]*@`)
+
+// Public returns a text with "..." for the user and the password of each URL in it, for files and logs.
+func Public(text string) string { return secretUser.ReplaceAllString(text, "${1}...@") }
+
+// Credentials splits a URL into the URL without its user and password, and the value of an Authorization
+// header that has them, empty if there are none.
+func Credentials(text string) (public, authorization string) {
+	u, err := url.Parse(text)
+	if err != nil || u.User == nil {
+		return text, ""
+	}
+	password, _ := u.User.Password()
+	authorization = "Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))
+	u.User = nil
+	return u.String(), authorization
 }
 
 // Listen listens at a field's address. The [Invalid] that it returns says in plain words

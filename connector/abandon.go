@@ -40,8 +40,8 @@ func (c *Core) abandon(r *request, err error) {
 	}
 	r.state = abandoned
 	c.queue(r, 0, 1)
-	if r.Leg == handoff.DecodeLeg && r.Handoff.Moves(r.Leg) {
-		c.release(r)
+	if r.Leg == handoff.DecodeLeg && r.Handoff.Moves(r.Leg) && (!errors.Is(err, ErrContent) || errors.Is(err, ErrChanged)) {
+		c.release(r) // else the proxy has that node look at its blocks first
 	}
 	if r.ended && r.Handoff.InStep {
 		// A consumer that has asked waits for tensors, and its engine with it.
@@ -65,8 +65,8 @@ func (c *Core) abandon(r *request, err error) {
 // which has, or was cut short. A deadline that passes in a queue ends no transfer.
 func (c *Core) fail(r *request, err error) {
 	c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: err, Breakdown: r.breakdown()})
-	if r.state == rechecking {
-		return // it has been counted as one that went well
+	if errors.Is(err, ErrChanged) {
+		return // nothing is wrong with what was moved
 	}
 	if errors.Is(err, ErrTransfer) || errors.Is(err, ErrContent) || r.moves+r.checks > 0 {
 		c.totals.Failed++

@@ -115,14 +115,14 @@ type (
 		To     string
 		Tokens int
 	}
-	// Check compares what landed with what must be there, of More parts after it too, and ends in
+	// Check compares what landed with its digests, of More parts after it too, and ends in
 	// Checked.
 	Check struct {
 		ID         uint64
 		Part, More int
 		Refs       []kvcache.Ref
 		First      int  // index of Refs[0] in the block table
-		Again      bool // PartAll: all was checked before, and used; it counts no blocks as checked
+		Again      bool // PartAll, from block 0: see Checks. It counts no blocks as checked; Refs come back with its Checked
 	}
 )
 

@@ -1,7 +1,6 @@
 package connector
 
 import (
-	"fmt"
 	"time"
 
 	"kvferry/engine"
@@ -35,14 +34,14 @@ func (c *Core) direct(ev Direct) {
 	}
 	r.Ahead, r.Remote = false, ev.Remote
 	if err := c.matches(r.Submit); err != nil {
-		c.abandon(r, fmt.Errorf("%w: %w", ErrInvalid, err))
+		c.abandon(r, err)
 		return
 	}
 	c.deadlines.set(r, r.Deadline)
 	for layer, at := range r.layers {
 		c.write(r, layer, at)
 	}
-	if r.emitted {
+	if r.emitted && !r.held {
 		c.leaves(r, r.last)
 	}
 }

@@ -3,6 +3,7 @@ package connector
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"kvferry/engine"
@@ -19,8 +20,9 @@ type Config struct {
 	// predecessor at the same address starts somewhere else than that: a release meant
 	// for one of its transfers could end another's hold.
 	Transfers uint64
-	// RecheckKV has a decode leg's blocks checked again before its last token leaves.
-	RecheckKV bool
+	// Secret, unless it is zero, seeds all but the low 24 bits of transfer IDs. Who has the ID may
+	// release the blocks, so that an ID must not follow from another one.
+	Secret [32]byte
 }
 
 // Core is one node's scheduler and its side of every hand-off. See the package
@@ -33,7 +35,8 @@ type Core struct {
 
 	reqs      map[uint64]*request
 	transfers map[uint64]*request // offered, by transfer ID
-	next      uint64              // transfer ID, the last one
+	next      uint64              // transfer ID, the last one; without a secret
+	secret    *rand.ChaCha8       // nil: transfer IDs count up
 	deadlines deadlines
 
 	producer producer // prefill side of hand-offs in a step
@@ -58,13 +61,13 @@ type Totals struct {
 type state uint8
 
 const (
-	running    state = iota // the scheduler has it, nothing is moving
-	offered                 // prefill side: computed, waiting for who reads it
-	moving                  // KV is on its way in or out
-	checking                // all there, being checked
-	closing                 // the window is being closed; then the sequence goes on or ends
-	rechecking              // decode side: all is computed, and the blocks are looked at once more
-	abandoned               // failed or cancelled; waiting for moves and the window to end
+	running   state = iota // the scheduler has it, nothing is moving
+	offered                // prefill side: computed, waiting for who reads it
+	moving                 // KV is on its way in or out
+	checking               // all there, being checked
+	closing                // the window is being closed; then the sequence goes on or ends
+	ending                 // all is computed, and the last token waits for a check of the blocks
+	abandoned              // failed or cancelled; waiting for moves and the window to end
 )
 
 // A request is one leg on this node.
@@ -94,11 +97,16 @@ type request struct {
 	out      *outgoing       // its way to the node that takes it over; nil: none does
 	layers   []time.Duration // came ahead: when each was computed, from the first on
 
-	queued                  int64         // bytes of its KV that are still to cross the link
-	emitted                 bool          // a token has been computed
-	told                    bool          // and has left
-	last                    engine.Output // rechecking, or computed ahead: the token that waits
-	landed, checked, usable time.Duration // the last part; then the sequence
+	queued                  int64           // bytes of its KV that are still to cross the link
+	emitted                 bool            // a token has been computed
+	told                    bool            // and has left
+	last                    engine.Output   // computed ahead: the token that waits
+	again                   int             // checks of blocks that were checked before, in flight
+	looking                 bool            // the first output has come: see Checks.First
+	held                    bool            // outputs wait for these checks
+	outputs                 []engine.Output // which do
+	since, doubt            bool            // tokens have left since the last check began, or before it since the last that went well
+	landed, checked, usable time.Duration   // the last part; then the sequence
 	b                       Breakdown
 }
 
@@ -125,6 +133,9 @@ func NewCore(cfg Config) (*Core, error) {
 		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request), next: cfg.Transfers,
 	}
 	c.again, _ = cfg.Scheduler.(engine.Repeater)
+	if cfg.Secret != [32]byte{} {
+		c.secret = rand.NewChaCha8(cfg.Secret)
+	}
 	c.producer.gap = millis(c.v0.LaunchGapMS)
 	c.front.in, c.front.out = millis(cfg.Profile.Costs.FrontEndInMS), millis(cfg.Profile.Costs.FrontEndOutMS)
 	return c, nil
@@ -188,6 +199,9 @@ func (c *Core) event(ev Event) {
 		c.migrate(ev)
 	case Resume:
 		c.resume(ev.ID)
+		if ev.Doubt {
+			c.doubted(ev.ID)
+		}
 	case Continue:
 		c.goOn(ev)
 	case Cancel:
@@ -237,11 +251,17 @@ func (c *Core) submit(ev Submit) {
 	r := &request{Submit: ev, first: ev.Remote.FirstToken}
 	wait := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{
-		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, Adapter: ev.Adapter, AdapterRank: ev.AdapterRank, Variant: ev.Variant, Words: ev.Words, MaxTokens: ev.MaxTokens,
+		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, Adapter: ev.Adapter, AdapterRank: ev.AdapterRank, Salt: ev.Salt, Variant: ev.Variant, Words: ev.Words, MaxTokens: ev.MaxTokens,
 		// Only the prefill side of a hand-off in a step waits for a launch, see V0Costs.
 		AtOnce: ev.Leg == handoff.DecodeLeg || ev.Leg == handoff.PrefillLeg && !ev.Handoff.InStep,
 	}
 	switch {
+	case ev.Reserve != 0 && !ev.Handoff.Running:
+		c.refuse(ev.ID, fmt.Errorf("reserve is %d: a %v leg of hand-off %q gets blocks for its prompt only", ev.Reserve, ev.Leg, ev.Handoff))
+		return
+	case ev.Handoff.Running && ev.Leg != handoff.DecodeLeg:
+		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
+		return
 	case ev.Leg == handoff.PrefillLeg:
 		req.MaxTokens, req.Keep = 1, ev.Handoff != handoff.None
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff.InStep:
@@ -255,11 +275,11 @@ func (c *Core) submit(ev Submit) {
 		}
 	case ev.Leg == handoff.FullLeg && ev.Handoff == handoff.None:
 	default:
-		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
+		c.refuse(ev.ID, fmt.Errorf("%w: leg %v does not go with hand-off %q", ErrInvalid, ev.Leg, ev.Handoff))
 		return
 	}
 	if ev.Ahead && (ev.Leg != handoff.PrefillLeg || !ev.Handoff.Moves(ev.Leg)) {
-		c.refuse(ev.ID, fmt.Errorf("a %v leg of hand-off %q does not go ahead", ev.Leg, ev.Handoff))
+		c.refuse(ev.ID, fmt.Errorf("%w: a %v leg of hand-off %q does not go ahead", ErrInvalid, ev.Leg, ev.Handoff))
 		return
 	}
 	if ev.Handoff.Moves(ev.Leg) && !ev.Ahead {
@@ -268,7 +288,7 @@ func (c *Core) submit(ev Submit) {
 			return
 		}
 	}
-	req.Keep = req.Keep || c.rechecks(&ev)
+	req.Keep = req.Keep || ev.keeps()
 	req.Ready = c.now + wait
 	if ev.Leg != handoff.DecodeLeg {
 		req.Ready = c.front.enter(c.now) + wait
@@ -286,7 +306,7 @@ func (c *Core) submit(ev Submit) {
 
 // refuse fails a request that was not taken.
 func (c *Core) refuse(id uint64, err error) {
-	c.act.Failed = append(c.act.Failed, Failed{ID: id, Err: fmt.Errorf("%w: %w", ErrInvalid, err)})
+	c.act.Failed = append(c.act.Failed, Failed{ID: id, Err: err})
 	c.act.Drop = append(c.act.Drop, id)
 }
 
@@ -325,6 +345,9 @@ func (c *Core) launch(step *engine.Step) {
 		if r := c.reqs[w.Seq.ID]; w.Prompt && r.seq == nil {
 			r.seq = w.Seq
 			r.b.Queue = step.At - r.ready
+			if step.Kind != engine.Receive { // which checks all that it has
+				c.hit(r)
+			}
 		}
 	}
 	if step.Kind == engine.Receive {
@@ -347,77 +370,6 @@ func (c *Core) launch(step *engine.Step) {
 		c.producer.launched()
 	}
 	c.act.Launch = step
-}
-
-// output passes a token on that is through the front end at out, and ends legs with their
-// last one.
-func (c *Core) output(o engine.Output, out time.Duration) {
-	r := c.reqs[o.Seq.ID]
-	if r == nil || r.state == abandoned {
-		return
-	}
-	if !r.emitted {
-		r.emitted = true
-		from := o.Seq.Computed
-		if r.usable > 0 {
-			from = r.usable
-		}
-		if r.Leg == handoff.PrefillLeg && r.Handoff != handoff.None && (r.Handoff.Moves(r.Leg) || r.Handoff.FirstToken != r.Leg) {
-			out = c.now // the KV goes on beside the token, or the token stays here
-		}
-		r.b.FirstDecode = out - from
-		if r.Leg != handoff.DecodeLeg {
-			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
-		}
-	}
-	if r.out != nil && !o.Last {
-		c.copyOut(r)
-	}
-	switch {
-	case r.Ahead:
-		c.hold(r, o)
-	case o.Last && c.recheck(r, o):
-	default:
-		c.leaves(r, o)
-	}
-}
-
-// leaves lets a token leave if this leg emits it, and ends the leg with its last one.
-func (c *Core) leaves(r *request, o engine.Output) {
-	prefill := r.Leg == handoff.PrefillLeg
-	if !prefill || r.Handoff == handoff.None || r.Handoff.FirstToken == r.Leg {
-		c.tell(r, o)
-	}
-	if !o.Last {
-		return
-	}
-	switch {
-	case prefill && r.Handoff.Moves(r.Leg):
-		r.first = o.Token
-		c.writeLast(r)
-	case prefill && r.Handoff.Offers(r.Leg):
-		c.offer(r, o.Token)
-	default:
-		c.finish(r, o)
-	}
-}
-
-// tell lets a token leave.
-func (c *Core) tell(r *request, o engine.Output) {
-	r.told = true
-	c.act.Tokens = append(c.act.Tokens, Token{ID: r.ID, Token: o.Token, Position: o.Position})
-}
-
-// finish ends a request well.
-func (c *Core) finish(r *request, o engine.Output) {
-	c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Found(), Breakdown: r.breakdown()})
-	if r.moves == 0 {
-		c.drop(r)
-		return
-	}
-	// The scheduler has let go of its blocks; the last move to another node has not.
-	r.state, r.freed = abandoned, true
-	c.act.Halt = append(c.act.Halt, r.ID)
 }
 
 // peer is the other node of a request's transfer as errors name it, if it is known: who

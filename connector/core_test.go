@@ -72,3 +72,31 @@ func TestBreakdownAdd(t *testing.T) {
 		}
 	}
 }
+
+// TestTransfersCannotBeGuessed: with a secret a transfer's ID does not follow from another one, though
+// the bits that immediates have room for differ among as many as can be open.
+func TestTransfersCannotBeGuessed(t *testing.T) {
+	ids := func(secret [32]byte) (all []uint64) {
+		prof := smallProfile()
+		pool := kvcache.NewPool(8, prof.KVGeometry.BlockTokens, false)
+		sched, err := batching.NewScheduler(batching.ConfigOf(prof, false, pool))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, Transfers: 1<<24 - 3, Secret: secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			all = append(all, c.newTransfer())
+		}
+		return all
+	}
+	counted := ids([32]byte{})
+	a, b := ids([32]byte{1}), ids([32]byte{2})
+	for i := range a {
+		if a[i]&(1<<24-1) != counted[i]&(1<<24-1) || a[i] == b[i] || i > 0 && a[i]>>24 == a[i-1]>>24 || i > 1 && a[i]-a[i-1] == a[i-1]-a[i-2] {
+			t.Fatalf("transfer %d is %x after %x; with another secret %x, and without one %x", i, a[i], a[max(i-1, 0)], b[i], counted[i])
+		}
+	}
+}

@@ -12,18 +12,19 @@
 //	   │                                           │
 //	   └─ release ◀────────────────────────────────┘
 //	computing ◀── decode first: blocks ─proxy─  allocated
-//	   └── writes, each with an immediate ─────▶ landed ─▶ decoding
+//	   └── writes, each with its digests ──────▶ landed ─▶ decoding
 //
 // Every transfer has a window: the node whose blocks are touched from outside opens
 // exactly those, for reading what is computed or for writing what is reserved,
 // under a key made for this transfer, and closes it before the blocks can go to
 // anyone else. No key opens the whole pool. What comes late, goes elsewhere or the
 // other way is refused at the node that has the blocks, not noticed later. On top of
-// that the consumer derives what each block must contain from the tokens and checks
-// it before the first step that uses it, so a wrong, stale, torn or swapped block is
-// never decoded from. What changes a block after that, a bug on the node itself, is
-// found if Config.RecheckKV is set: when the last step of a decode leg has ended, and
-// before its token leaves, all blocks of the prompt are checked once more.
+// that the consumer compares the bytes of each block with a digest that was made where
+// they were computed, before the first step that uses it, so a wrong, stale, torn or
+// swapped block is never decoded from. What changes a block after that, a bug on the
+// node itself or bad memory, is found by the checks that a Submit asks for: see [Checks].
+// A block that has changed is evicted from the prefix cache, and the request fails; it
+// may be tried again if no token has left since the last check that found its blocks right.
 //
 // A refusal by itself is no failure: the node that closed the window has ended its
 // leg, because the client left or for a reason that it reports. The other one waits

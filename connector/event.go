@@ -27,9 +27,10 @@ type (
 		Leg         handoff.Leg
 		Handoff     handoff.Handoff
 		Prompt      []kvcache.Token
-		Prefix      []kvcache.Hash // this and the next four: see engine.Request
+		Prefix      []kvcache.Hash // this and the next five: see engine.Request
 		Adapter     string
 		AdapterRank int
+		Salt        string
 		Variant     uint64
 		Words       engine.Words
 		MaxTokens   int
@@ -38,6 +39,7 @@ type (
 		Remote      Remote
 		Ahead       bool // of a leg that writes: Remote is not known yet, and comes in a Direct
 		Reserve     int  // of a migration: tokens of the answer that may come with the KV
+		Checks      Checks
 	}
 	// Direct says where the KV of a leg goes that came ahead.
 	Direct struct {
@@ -52,8 +54,12 @@ type (
 		Remote Remote
 		Known  int
 	}
-	// Resume ends a Migrate: the request goes on here.
-	Resume struct{ ID uint64 }
+	// Resume ends a Migrate: the request goes on here. If the other node found the KV wrong,
+	// Doubt has the blocks here checked.
+	Resume struct {
+		ID    uint64
+		Doubt bool
+	}
 	// Continue is of a request that is taken over: all of its KV is in our blocks. Tokens are
 	// those that it has beyond its prompt.
 	Continue struct {
@@ -109,13 +115,17 @@ type (
 		Token      kvcache.Token // the first token, with the last part; of a request that comes here, its blocks that are here
 		At         time.Duration
 	}
-	// Checked ends a Check. Err is not nil if a block was bad.
+	// Checked ends a Check. Err is not nil if a block was bad, and wraps ErrChanged if it was right
+	// before on this node. From is the first bad one's index in the block table.
 	Checked struct {
 		ID     uint64
 		Part   int
 		Blocks int // checked completely by now
 		Bad    int
+		From   int
 		Err    error
+		Again  bool          // as of the Check, with its Refs
+		Refs   []kvcache.Ref //
 	}
 	// Closed ends a Close: nothing outside can touch the request's blocks any more.
 	Closed struct{ ID uint64 }

@@ -63,7 +63,7 @@ func FuzzOutside(f *testing.F) {
 				mine = append(mine, Moved{ID: m.ID, Part: m.Part, Posted: now, At: now})
 			}
 			for _, c := range a.Checks {
-				mine = append(mine, Checked{ID: c.ID, Part: c.Part})
+				mine = append(mine, Checked{ID: c.ID, Part: c.Part, Again: c.Again, Refs: c.Refs})
 			}
 			for _, id := range a.Close {
 				mine = append(mine, Closed{ID: id})
@@ -99,6 +99,7 @@ func FuzzOutside(f *testing.F) {
 				id++
 				ev := Submit{ID: id, Leg: handoff.Leg(a % 4), Prompt: make([]kvcache.Token, b%40), MaxTokens: next()%40 - 1, Handoff: hands[next()%len(hands)], Deadline: now + 20*time.Millisecond}
 				ev.Ahead = kind >= 128
+				ev.Checks = Checks{Hit: a >= 128, First: a&16 > 0, Last: a&32 > 0, Every: a & 64 / 32}
 				ev.Remote = Remote{Node: "x", Tokens: next(), FirstToken: uint32(next() % 30)}
 				for i := range next() % 12 {
 					ev.Remote.Blocks = append(ev.Remote.Blocks, kvcache.Entry{Index: i + next()%3 - 1})

@@ -34,6 +34,7 @@ type outgoing struct {
 	held     []kvcache.Ref // by the move under way, whatever the scheduler does with them
 	stopping bool          // it is to stop
 	stopped  bool          // it has
+	said     bool          // Migrated has been said
 	over     bool          // it goes on here, once the move under way has ended
 }
 
@@ -67,7 +68,7 @@ func (c *Core) migrate(ev Migrate) {
 // token.
 func (c *Core) covers(remote Remote, known int) error {
 	blocks, got := c.cfg.Profile.KVGeometry.Blocks(remote.Tokens), len(remote.Blocks)
-	if remote.Tokens < known || got < 1 || got > blocks {
+	if remote.Tokens < known || got < 1 || got > blocks || (blocks-got)*c.cfg.Pool.BlockTokens() > known {
 		return fmt.Errorf("kv has %d blocks for %d tokens: it knows %d", got, remote.Tokens, known)
 	}
 	for i, b := range remote.Blocks {
@@ -114,11 +115,10 @@ func (c *Core) moveOut(r *request, before, tokens int) {
 	o.stage, o.sent = before-o.sent, before
 }
 
-// arrivedBlocks has the first blocks of a request that comes here checked, those of tokens that are known here,
-// while it still generates there: after it has stopped only the last few are left to check.
+// arrivedBlocks has the first blocks of a request that comes here checked while it still generates there: after
+// it has stopped only the last few are left to check.
 func (c *Core) arrivedBlocks(r *request, blocks int) {
-	bt := c.cfg.Pool.BlockTokens()
-	from, to := max(r.looked, r.seq.Cached()/bt), min(blocks, len(r.Prompt)/bt)
+	from, to := max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), min(blocks, len(c.blocks(r)))
 	if from < to {
 		c.checkBlocks(r, PartAll, 0, from, to)
 		r.looked = to
@@ -131,18 +131,26 @@ func (c *Core) suspended(r *request) {
 		return
 	}
 	r.out.stopped = true
+	if r.Checks.Last { // the last use of the blocks here
+		c.compare(r, r.seq.Table.Refs(), false)
+	}
 	if r.moves == 0 {
 		c.moveRest(r)
 	}
 }
 
-// moveRest writes what is not there of a request that has stopped, or says that all is there.
+// moveRest writes what is not there of a request that has stopped, or says that all is there once
+// the blocks here are found to be right.
 func (c *Core) moveRest(r *request) {
 	o := r.out
 	if blocks := c.cfg.Profile.KVGeometry.Blocks(r.seq.Held); blocks > o.sent {
 		c.moveOut(r, blocks, r.seq.Held)
 		return
 	}
+	if r.again > 0 {
+		return
+	}
+	o.said = true
 	c.totals.Transfers++
 	c.act.Migrated = append(c.act.Migrated, Migrated{ID: r.ID, Transfer: o.Transfer, Tokens: r.seq.Tokens(o.known), Cached: r.seq.Found(), Breakdown: r.breakdown()})
 }
@@ -173,6 +181,13 @@ func (c *Core) stays(r *request, err error) {
 	c.resume(r.ID)
 }
 
+// doubted has the blocks checked of a request that the other node has found wrong.
+func (c *Core) doubted(id uint64) {
+	if r := c.reqs[id]; r != nil && r.seq != nil && r.Checks != (Checks{}) && r.state != abandoned && r.state != ending {
+		c.compare(r, r.seq.Table.Refs(), false)
+	}
+}
+
 // resume has a request go on here, wherever it is on its way.
 func (c *Core) resume(id uint64) {
 	r := c.reqs[id]
@@ -199,7 +214,7 @@ func (c *Core) goOn(ev Continue) {
 	n := len(ev.Tokens) - 1 // all but the last have their KV in the blocks
 	vocab := kvcache.Token(c.cfg.Profile.Vocab)
 	if n < 0 || n > r.Reserve || n >= r.MaxTokens || slices.Max(ev.Tokens) >= vocab {
-		c.abandon(r, fmt.Errorf("%w: request %d goes on with %d tokens: it reserves %d, and has %d to generate, of a vocabulary of %d", ErrInvalid, r.ID, len(ev.Tokens), r.Reserve, r.MaxTokens, vocab))
+		c.abandon(r, fmt.Errorf("%w: request %d goes on with %d tokens: it reserves %d, and has %d to generate, of a vocabulary of %d", ErrOffer, r.ID, len(ev.Tokens), r.Reserve, r.MaxTokens, vocab))
 		return
 	}
 	r.given = slices.Clone(ev.Tokens)

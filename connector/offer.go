@@ -17,24 +17,32 @@ func (c *Core) allocated(r *request, q *engine.Sequence) {
 	r.state = moving
 	c.queue(r, 1, 1) // less what is cached here
 	r.b.Queue = c.now - r.ready
+	c.hit(r)
 	if r.Handoff.Moves(r.Leg) {
 		r.moves++
 		c.act.Moves = append(c.act.Moves, Move{ID: r.ID, Part: PartAll, Pairs: c.pairs(r)})
 		return
 	}
-	c.next++
-	r.transfer, r.open = c.next, true
+	r.transfer, r.open = c.newTransfer(), true
 	skip := q.Cached() / c.cfg.Pool.BlockTokens()
 	c.act.Reserved = append(c.act.Reserved, Offer{
 		ID: r.ID, Transfer: r.transfer, First: skip, Blocks: c.blocks(r)[skip:], Tokens: len(r.Prompt) + r.Reserve,
 	})
 }
 
+// newTransfer returns the ID of another transfer.
+func (c *Core) newTransfer() uint64 {
+	c.next++
+	if c.secret == nil {
+		return c.next
+	}
+	return c.secret.Uint64()<<24 | c.next&(1<<24-1) // a peer's immediates name the low bits
+}
+
 // offer holds a computed prompt's blocks for the consumer and ends the leg. How long they
 // are held is the driver's: the lease of the window that it opens.
 func (c *Core) offer(r *request, first uint32) {
-	c.next++
-	r.transfer, r.state, r.open, r.ended = c.next, offered, true, true
+	r.transfer, r.state, r.open, r.ended = c.newTransfer(), offered, true, true
 	c.transfers[r.transfer] = r
 	c.queue(r, 1, 1)
 	c.deadlines.remove(r)
@@ -104,18 +112,18 @@ func (c *Core) matches(ev Submit) error {
 	blocks := c.cfg.Profile.KVGeometry.Blocks(len(ev.Prompt))
 	got := len(ev.Remote.Blocks)
 	if ev.Remote.Tokens != len(ev.Prompt) {
-		return fmt.Errorf("kv.tokens is %d: the prompt has %d", ev.Remote.Tokens, len(ev.Prompt))
+		return fmt.Errorf("%w: kv.tokens is %d: the prompt has %d", ErrOffer, ev.Remote.Tokens, len(ev.Prompt))
 	}
 	if got > blocks || got < 1 || ev.Leg == handoff.DecodeLeg && got != blocks {
-		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", got, blocks)
+		return fmt.Errorf("%w: kv.blocks has %d blocks: the prompt needs %d", ErrOffer, got, blocks)
 	}
 	for i, b := range ev.Remote.Blocks {
 		if want := blocks - got + i; b.Index != want {
-			return fmt.Errorf("kv.blocks[%d] has index %d: must be %d, as the prompt ends with block %d", i, b.Index, want, blocks-1)
+			return fmt.Errorf("%w: kv.blocks[%d] has index %d: must be %d, as the prompt ends with block %d", ErrOffer, i, b.Index, want, blocks-1)
 		}
 	}
 	if vocab := c.cfg.Profile.Vocab; int(ev.Remote.FirstToken) >= vocab {
-		return fmt.Errorf("kv.first_token is %d: the vocabulary has %d", ev.Remote.FirstToken, vocab)
+		return fmt.Errorf("%w: kv.first_token is %d: the vocabulary has %d", ErrOffer, ev.Remote.FirstToken, vocab)
 	}
 	return nil
 }

@@ -157,11 +157,19 @@ func smallProfile() *engine.Profile {
 func (x *pair) side(name string) *side {
 	pool := kvcache.NewPool(x.prof.Blocks(), x.prof.KVGeometry.BlockTokens, x.seed%2 == 0)
 	sched := x.scheduler(x.t, x.prof, pool, x.seed%2 == 0)
-	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, RecheckKV: x.seed%7 > 0})
+	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof})
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	return &side{x: x, name: name, core: core, pool: pool, legs: map[uint64]*leg{}, asks: map[uint64]uint64{}}
+}
+
+// checks are those of a request: of most seeds some, of a seventh none.
+func (x *pair) checks() Checks {
+	if x.seed%7 == 0 {
+		return Checks{}
+	}
+	return Checks{Hit: x.rng.IntN(2) == 0, First: x.rng.IntN(4) == 0, Last: x.rng.IntN(4) > 0, Every: x.rng.IntN(4)}
 }
 
 func (x *pair) failf(format string, args ...any) {

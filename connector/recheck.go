@@ -1,48 +1,119 @@
 package connector
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/kvcache"
 )
 
-// recheck takes a second look at a decode leg's blocks. The first is before they are
-// used; but every step reads them again, the last one perhaps hundreds of steps later,
-// and meanwhile a bug may write to them. So when the last step has ended, and before its
-// token leaves, the whole prompt is checked once more: what landed, what the prefix cache
-// had, and what was computed again after a preemption. The blocks are kept until then.
+// Checks says when the blocks of a request are compared with their digests again, beside the
+// check of what has landed. The driver sets it where KV is real bytes.
 //
-// A change is found at the leg's end and not when it happens: a look in each step would
-// cost as much as a tenth of the step for every 256 tokens. If tokens have left that may
-// have been drawn from it, ErrUsed says so, and the request must not go on from them.
-//
-// It reports whether the leg now waits for the check.
-func (c *Core) recheck(r *request, o engine.Output) bool {
-	if !c.rechecks(&r.Submit) {
-		return false
+// Each step reads the blocks, the last one perhaps hundreds of steps after they landed, and a
+// prefix cache hands out blocks that were computed long ago. Meanwhile a bug, or bad memory, may
+// have changed them. Hit, First and Last hold back the tokens that come until the check has
+// ended, so that none of these leaves if it has found a bad block. Every holds nothing back.
+type Checks struct {
+	Hit   bool // when the prefix cache had blocks of the prompt
+	First bool // after the first step of a leg that decodes
+	Last  bool // after its last step
+	Every int  // after each so many of its tokens; 0 for never
+}
+
+// Again reports whether blocks are looked at that a leg decodes from.
+func (k *Checks) Again() bool { return k.First || k.Last || k.Every > 0 }
+
+// generates reports whether a leg emits the tokens after the first.
+func (s *Submit) generates() bool {
+	return s.Leg == handoff.DecodeLeg && s.Handoff != handoff.None || s.Leg == handoff.FullLeg
+}
+
+// keeps reports whether a leg has its blocks until it has been looked at after its last step.
+func (s *Submit) keeps() bool { return s.Checks.Last && s.generates() }
+
+// hit has the blocks checked that the prefix cache had.
+func (c *Core) hit(r *request) {
+	if n := r.seq.Cached() / c.cfg.Pool.BlockTokens(); r.Checks.Hit && n > 0 {
+		c.compare(r, r.seq.Table.Refs()[:n], true)
 	}
-	r.state, r.last = rechecking, o
-	r.checks++
-	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: PartAll, Refs: c.blocks(r), Again: true})
-	return true
 }
 
-// rechecks reports whether a leg ends with a second look at its blocks.
-func (c *Core) rechecks(s *Submit) bool {
-	return c.cfg.RecheckKV && s.Leg == handoff.DecodeLeg && s.Handoff != handoff.None
+// recheck begins the checks that are due with an output, and reports whether it is held back.
+func (c *Core) recheck(r *request, o engine.Output) bool {
+	k := &r.Checks
+	switch {
+	case !r.generates():
+	case o.Last && k.Last, k.First && !r.looking:
+		c.compare(r, r.seq.Table.Refs(), true)
+	case o.Last && r.again > 0:
+		r.held = true // what is under way may find something
+	case k.Every > 0 && (o.Position+1)%k.Every == 0 && r.again == 0:
+		c.compare(r, r.seq.Table.Refs(), false)
+	}
+	r.looking = true
+	if r.held {
+		r.outputs = append(r.outputs, o)
+	}
+	return r.held
 }
 
-// rechecked ends the leg, well or not.
-func (c *Core) rechecked(r *request, err error) {
-	if err != nil {
-		if r.told {
-			err = fmt.Errorf("%w: %w", ErrUsed, err)
-		}
-		c.abandon(r, fmt.Errorf("%w: request %d: %w: %w", ErrContent, r.ID, ErrChanged, err))
+// compare has the first blocks of a request compared with their digests, which stay as they are
+// until that has ended, whatever becomes of the request.
+func (c *Core) compare(r *request, refs []kvcache.Ref, hold bool) {
+	if len(refs) == 0 {
+		return // it was preempted, and has none: what it computes again is sealed anew
+	}
+	refs = slices.Clone(refs)
+	if err := c.cfg.Pool.Retain(refs); err != nil {
+		panic(fmt.Sprintf("connector: request %d: %v", r.ID, err)) // the scheduler has them
+	}
+	r.again++
+	r.held = r.held || hold
+	r.doubt, r.since = r.doubt || r.since, false
+	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: PartAll, Refs: refs, Again: true})
+}
+
+// evict takes blocks that have changed on this node out of the prefix cache, with those after
+// them: they may have been computed from the bad ones.
+func (c *Core) evict(r *request, ev Checked) {
+	if !errors.Is(ev.Err, ErrChanged) {
 		return
 	}
-	c.tell(r, r.last)
-	c.finish(r, r.last)
-	c.toRun = append(c.toRun, engine.Free{ID: r.ID})
+	if ev.Again {
+		c.cfg.Pool.Evict(ev.Refs[ev.From:])
+	}
+	if r != nil && r.seq != nil {
+		refs := r.seq.Table.Refs()
+		c.cfg.Pool.Evict(refs[min(ev.From, len(refs)):])
+	}
+}
+
+// rechecked goes on with a request whose blocks were right, and has the outputs leave that were
+// held back. If one was bad, it fails: with ErrUsed, if tokens have left that no check before
+// this one has found to be drawn from the right bytes. It must not go on from these.
+func (c *Core) rechecked(r *request, ev Checked) {
+	if ev.Err != nil {
+		err := ev.Err
+		if r.doubt || r.since {
+			err = fmt.Errorf("%w: %w", ErrUsed, err)
+		}
+		c.abandon(r, fmt.Errorf("%w: request %d: %w", ErrContent, r.ID, err))
+		return
+	}
+	if r.again > 0 {
+		return
+	}
+	r.doubt, r.held = false, false
+	if r.out != nil && r.out.stopped && !r.out.said && !r.out.over && r.moves == 0 {
+		c.moveRest(r)
+	}
+	outputs := r.outputs
+	r.outputs = nil
+	for _, o := range outputs {
+		c.pass(r, o)
+	}
 }

@@ -51,7 +51,7 @@ func (s *side) submit(j *job, kind handoff.Leg, r Remote) {
 		n = 1
 	}
 	s.legs[j.id] = &leg{deadline: max(j.deadline, s.x.w.now), moves: map[*Move]bool{}, checks: map[*Check]bool{}, passed: map[int]bool{}}
-	s.take(Submit{ID: j.id, Leg: kind, Handoff: s.x.hand, Prompt: j.prompt, MaxTokens: n, Deadline: j.deadline, Remote: r, Ahead: s.x.hand.Moves(kind) && r.Node == ""})
+	s.take(Submit{ID: j.id, Leg: kind, Handoff: s.x.hand, Prompt: j.prompt, MaxTokens: n, Deadline: j.deadline, Remote: r, Ahead: s.x.hand.Moves(kind) && r.Node == "", Checks: s.x.checks()})
 }
 
 // take steps the core, now or together with what else happens at this moment.
@@ -151,7 +151,13 @@ func (d sideDriver) Finished(f *Finished) {
 
 func (d sideDriver) Drop(id uint64) {
 	l := d.legs[id]
-	if l.dropped || l.window != 0 || len(l.moves)+len(l.checks) > 0 {
+	first := 0
+	for c := range l.checks {
+		if !c.Again { // whose blocks are held until it has ended
+			first++
+		}
+	}
+	if l.dropped || l.window != 0 || len(l.moves)+first > 0 {
 		d.x.failf("%s: request %d dropped: %+v", d.name, id, l)
 	}
 	l.dropped = true
@@ -352,8 +358,14 @@ func (s *side) check(c *Check) {
 	x.w.at(x.soon(5*time.Millisecond), func() {
 		delete(l.checks, c)
 		ev := Checked{ID: c.ID, Part: c.Part, Blocks: len(c.Refs)}
+		if c.Again {
+			ev.Again, ev.Refs = true, c.Refs
+		}
 		if x.chance(x.f.check) {
 			ev.Bad, ev.Err = 1, errFault
+			if c.Again {
+				ev.Err, ev.From = fmt.Errorf("%w: %w", ErrChanged, errFault), x.rng.IntN(len(c.Refs))
+			}
 		} else if !c.Again {
 			l.passed[c.Part] = true
 		}

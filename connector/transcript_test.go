@@ -39,7 +39,7 @@ import (
 //	    produced ID tensor=N              gone ID [withdrawn]
 //	    moved ID part=N [posted=D] [at=D] [fails|withdrawn]
 //	    arrived ID part=N [token=a|blocks=N] [at=D]
-//	    checked ID part=N [bad=N]
+//	    checked ID part=N [bad=N] [again [from=N]]
 //	totals p|d                            what the node has counted
 //
 // T is a transfer, part -1 everything; of v0, parts 0, 1, 2 are K, V and the
@@ -79,6 +79,8 @@ type actor struct {
 	offers map[uint64]Remote // of this node, by request
 
 	computing bool // its executor has a step
+	checks    Checks
+	again     map[uint64][][]kvcache.Ref // of checks under way, by request
 }
 
 func newStage(t *testing.T, d *datadriven.TestData) *stage {
@@ -100,11 +102,14 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, RecheckKV: d.HasArg("recheck")})
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof})
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		return &actor{name: name, core: core, pool: pool, offers: map[uint64]Remote{}}
+		a := &actor{name: name, core: core, pool: pool, offers: map[uint64]Remote{}, again: map[uint64][][]kvcache.Ref{}}
+		every, _ := strconv.Atoi(arg(d, "every"))
+		a.checks = Checks{Hit: d.HasArg("hit"), First: d.HasArg("first"), Last: d.HasArg("recheck"), Every: every}
+		return a
 	}
 	w := &stage{p: node("p"), d: node("d")}
 	w.p.other, w.d.other = w.d, w.p
@@ -128,7 +133,7 @@ func (a *actor) transcribe(t *testing.T, d *datadriven.TestData) string {
 		out.WriteString("nothing\n")
 	}
 	out.WriteString("--\n")
-	states := [...]string{"running", "offered", "moving", "checking", "closing", "rechecking", "abandoned"}
+	states := [...]string{"running", "offered", "moving", "checking", "closing", "ending", "abandoned"}
 	for _, id := range slices.Sorted(maps.Keys(a.core.reqs)) {
 		r := a.core.reqs[id]
 		fmt.Fprintf(&out, "%d %s", id, states[r.state])
@@ -138,8 +143,8 @@ func (a *actor) transcribe(t *testing.T, d *datadriven.TestData) string {
 		if r.moves > 0 {
 			fmt.Fprintf(&out, ", %d moves", r.moves)
 		}
-		if r.checks > 0 {
-			fmt.Fprintf(&out, ", %d checks", r.checks)
+		if n := r.checks + r.again; n > 0 {
+			fmt.Fprintf(&out, ", %d checks", n)
 		}
 		if r.verdict != nil {
 			out.WriteString(", to be reported")
@@ -231,6 +236,7 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		again := ""
 		if c.Again {
 			again = " again"
+			a.again[c.ID] = append(a.again[c.ID], c.Refs)
 		}
 		p("check part %d of %d%s: from #%d %v", c.Part, c.ID, again, c.First, c.Refs)
 	}
@@ -347,7 +353,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 	}
 	switch words[0] {
 	case "submit":
-		ev := Submit{ID: id, Prompt: letters(opts["prompt"]), MaxTokens: num("out"), Age: when("age", 0), Deadline: when("deadline", 0)}
+		ev := Submit{ID: id, Prompt: letters(opts["prompt"]), MaxTokens: num("out"), Age: when("age", 0), Deadline: when("deadline", 0), Checks: a.checks}
 		ev.Leg = handoff.Leg(slices.Index([]string{"full", "prefill", "decode"}, names[0]))
 		if ev.Ahead = slices.Contains(names, "ahead"); ev.Ahead {
 			names = names[:len(names)-1]
@@ -381,7 +387,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 	case "migrate":
 		return Migrate{ID: id, Remote: a.other.offers[id], Known: num("known")}
 	case "resume":
-		return Resume{id}
+		return Resume{ID: id}
 	case "continue":
 		return Continue{ID: id, Tokens: letters(opts["tokens"])}
 	case "direct":
@@ -435,6 +441,12 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		ev := Checked{ID: id, Part: num("part"), Blocks: 1, Bad: num("bad")}
 		if ev.Bad > 0 {
 			ev.Err = errors.New("block 0 differs")
+		}
+		if slices.Contains(names, "again") {
+			ev.Again, ev.Refs, ev.From = true, a.again[id][0], num("from")
+			if a.again[id] = a.again[id][1:]; ev.Bad > 0 {
+				ev.Err = fmt.Errorf("%w: block %d differs", ErrChanged, ev.From)
+			}
 		}
 		return ev
 	}

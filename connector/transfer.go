@@ -44,7 +44,8 @@ func (c *Core) moved(ev Moved) {
 // check has a part that landed, and more after it, compared with what they must be, of all blocks that
 // were not checked.
 func (c *Core) check(r *request, part, more int) {
-	c.checkBlocks(r, part, more, max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), len(c.blocks(r)))
+	blocks := len(c.blocks(r))
+	c.checkBlocks(r, part, more, min(max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), blocks), blocks)
 }
 
 // checkBlocks does that with the blocks in [from, to).
@@ -55,19 +56,29 @@ func (c *Core) checkBlocks(r *request, part, more, from, to int) {
 
 func (c *Core) checked(ev Checked) {
 	r := c.reqs[ev.ID]
+	c.evict(r, ev)
+	if ev.Again {
+		if err := c.cfg.Pool.Release(ev.Refs); err != nil {
+			panic(fmt.Sprintf("connector: request %d: %v", ev.ID, err)) // they were retained
+		}
+	}
 	if r == nil {
 		return
 	}
-	r.checks--
+	if ev.Again {
+		r.again--
+	} else {
+		r.checks--
+		r.checked = c.now
+	}
 	r.b.Checked += ev.Blocks
 	r.b.Bad += ev.Bad
 	c.totals.Checked += uint64(ev.Blocks)
 	c.totals.Bad += uint64(ev.Bad)
-	r.checked = c.now
 	switch {
 	case r.state == abandoned:
-	case r.state == rechecking:
-		c.rechecked(r, ev.Err)
+	case ev.Again:
+		c.rechecked(r, ev)
 	case ev.Err != nil:
 		c.abandon(r, fmt.Errorf("%w: request %d%s: %w", ErrContent, r.ID, r.peer(), ev.Err))
 	case r.Handoff.InStep: // the receiver goes on when it looks

@@ -25,8 +25,8 @@ tokens, KV and keys. Let only those reach them whom you trust.`
 	ProxyTrust = `It trusts everybody who reaches its ports: nobody has a name or a password, and
 nothing is encrypted. Whoever reaches --http can have prompts computed, as many as the
 queue takes, so that others wait or are refused, empty the prefix caches, profile the
-proxy, and read the metrics and the nodes' addresses; so can every web page that a browser
-which reaches it opens, unless --allowed-origins says otherwise. Whoever reaches --grpc can register as a node: it is then given prompts and
+proxy, and read the metrics and the nodes' addresses. A web page that a browser which
+reaches it opens can have prompts computed and read, unless --allowed-origins says otherwise. Whoever reaches --grpc can register as a node: it is then given prompts and
 answers them as it likes, and can take a node's place or keep nodes out, which stops the
 service. Let only those reach them whom you trust.`
 )

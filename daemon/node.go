@@ -52,7 +52,8 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	}
 	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
 	TierFlags(fs, &f.cfg.Tiers)
-	fs.BoolVar(&f.cfg.RecheckKV, "recheck-kv", false, "compare a request's KV blocks again at its end, and fail it if they have changed since they landed")
+	fs.BoolVar(&f.cfg.TokensFromKV, "tokens-from-kv", false, "draw each token from all KV bytes of its sequence, so that a wrong byte gives wrong tokens: each step reads all of them; for all nodes of a cluster or none")
+	fs.StringVar(&f.cfg.KVChecks, "kv-checks", node.DefaultKVChecks, "when KV blocks are compared with their digests: landing (from another node), hit (the prefix cache had them), first (before a decode node's first token leaves), last (before its last token), every=N (each N of its tokens), with commas; or none, on all nodes or on none of them")
 	fs.IntVar(&f.cfg.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
 	// 512 MiB are 8 prompts of the shipped profile's longest row, 66 MB each.
 	fs.IntVar(&f.warmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
@@ -79,7 +80,7 @@ var NodeFlagNames = withTiers(map[string]string{
 	"ID": "--id", "Proxy": "--proxy", "GRPCAddr": "--grpc", "Rails": "--rail", "Select": "--select", "Matrix": "--matrix", "KVLocation": "--kv-location",
 	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.engine.scheduler": "--scheduler",
 	"Profile.engine.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "Profile.lora.merged": "--merge-loras", "Model": "--served-model-name",
-	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link", "Ledger": "--link-ledger",
+	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "KVChecks": "--kv-checks", "TokensFromKV": "--tokens-from-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link", "Ledger": "--link-ledger",
 	"TransferTimeout": "--transfer-timeout", "HoldTimeout": "--hold-timeout", "DrainTimeout": "--drain-timeout",
 })
 

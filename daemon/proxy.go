@@ -54,7 +54,7 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with blanks, with commas or the flag again for several: the first is the one that answers and metrics have, /v1/models lists all (default what the nodes call the model)")
 	fs.Var((*loras)(&c.LoRAs), "lora-modules", "LoRA adapters that clients may ask for, as name=path, with blanks, with commas or the flag again for several: with KV and prefixes of their own; in place of a path, of which nothing is read, may stand the adapter's rank (default 16); POST /v1/load_lora_adapter adds more")
-	fs.Var(newList(&c.CORS.Origins, d.CORS.Origins), "allowed-origins", "origins of web pages that may use the API from a browser, such as https://chat.example, with commas or as a JSON list; * for all, empty for none")
+	fs.Var(newList(&c.CORS.Origins, d.CORS.Origins), "allowed-origins", "origins of web pages that may use the API from a browser, such as https://chat.example, with commas or as a JSON list; * for all, empty for none; only those named may flush caches, profile and load adapters")
 	fs.Var(newList(&c.CORS.Methods, d.CORS.Methods), "allowed-methods", "HTTP methods that such pages may use")
 	fs.Var(newList(&c.CORS.Headers, d.CORS.Headers), "allowed-headers", "headers that such pages may send")
 	fs.BoolVar(&c.CORS.Credentials, "allow-credentials", false, "let browsers send cookies and the like along")

@@ -18,17 +18,17 @@ import (
 //
 // The executor writes the KV that it computes into the blocks of the slab that it was made
 // with, as Step.Works and their block tables say, and may read what lies there: that of a
-// sequence's earlier tokens, computed here or landed from elsewhere. Until its step is
+// sequence's earlier tokens, computed here or landed from elsewhere. It seals each layer of a
+// block right after writing it (kvcache.Slab.Seal), while the bytes are in the CPU's cache:
+// blocks that nobody sealed are not checked. Until its step is
 // over, nobody else touches the blocks that a step writes, except that peers may read or
 // be sent a layer once it was reported.
 type Executor interface {
 	// Admit tells of a sequence before the first step that has it, and what will be done
-	// with its KV. It returns what can tell whether blocks of the sequence's prompt hold the
-	// right bytes, or nil if this executor cannot say: then nothing is checked, and no
-	// block is counted as checked. It may be slow for a long prompt: the caller is a
-	// goroutine of the request's. The executor keeps prompt as long as it likes, and does
-	// not change it.
-	Admit(id uint64, prompt []kvcache.Token, use Use) Checker
+	// with its KV, which is of a LoRA adapter and a cache salt, empty for none. It may be slow
+	// for a long prompt: the caller is a goroutine of the request's. The executor keeps prompt
+	// as long as it likes, and does not change it.
+	Admit(id uint64, adapter, salt string, prompt []kvcache.Token, use Use)
 
 	// Run computes step, which the scheduler launched at step.At, and returns when it ended
 	// on the driver's clock, not before that time, with one token for each Work that
@@ -68,23 +68,10 @@ const (
 	Fetched Use = 1 << iota
 	// FetchedHidden: and the hidden states of the same tokens with them (hand-off v0).
 	FetchedHidden
-	// Landing: the prompt's KV comes from elsewhere. It is checked when it has landed.
-	Landing
-	// Rechecked: all blocks of the prompt are checked once more after the last step, those
-	// that this engine computed again after a preemption among them.
+	// Rechecked: all blocks of the prompt are checked while the request decodes, or after its
+	// last step, those that this engine computed again after a preemption among them.
 	Rechecked
 	// Movable: the request may go on on another node, which then reads all blocks, those of the
 	// answer too.
 	Movable
 )
-
-// A Checker can tell what the KV blocks of one sequence's prompt must contain, as
-// [kvcache.Content] does from the tokens alone. Any number of goroutines may use it at
-// once, until the sequence is forgotten.
-type Checker interface {
-	// Check compares one layer of a block, K and then V, with what it must be, up to the
-	// prompt's end. index is the block's place in the sequence.
-	Check(src []byte, index, layer int) error
-	// CheckHidden does so for a block's hidden states.
-	CheckHidden(src []byte, index int) error
-}

@@ -46,6 +46,8 @@ type Request struct {
 	// Adapter is the LoRA adapter that it is for, of AdapterRank; empty is the model itself.
 	Adapter     string
 	AdapterRank int
+	// Salt is the request's cache salt: its KV is shared with requests of the same salt only.
+	Salt string
 	// Variant says which of the prompt's possible answers is wanted, where a real engine
 	// would sample several: each variant has tokens of its own. The published rows have 0.
 	Variant   uint64
@@ -190,15 +192,18 @@ func (s *Sequence) Output() int { return len(s.output) }
 // tokens: a deterministic function of all of them and of the variant, so that any node
 // continues a sequence as any other would have, and the same prompt has the same answer
 // under every hand-off. It is one of the request's Words, or of a vocabulary of vocab.
-func (s *Sequence) NextToken(vocab int) kvcache.Token {
+func (s *Sequence) NextToken(vocab int) kvcache.Token { return s.Words.Draw(s.state, vocab) }
+
+// Draw returns the word that a state determines, or the token of a vocabulary of vocab if w is zero.
+func (w Words) Draw(state uint64, vocab int) kvcache.Token {
 	first, n := kvcache.Token(0), uint64(vocab)
-	if s.Words.Count > 0 {
-		first, n = s.Words.First, uint64(s.Words.Count)
+	if w.Count > 0 {
+		first, n = w.First, uint64(w.Count)
 	}
 	if n == 1 {
 		return first
 	}
-	return first + kvcache.Token(mix(s.state)%n)
+	return first + kvcache.Token(mix(state)%n)
 }
 
 // fold and mix are the steps of splitmix64 (Steele et al. 2014): cheap, and every

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"kvferry/transport"
+	"kvferry/transport/pages"
 	"kvferry/transport/rails"
 )
 
@@ -66,6 +67,7 @@ func Open(o Options) (*Engine, error) {
 	if o.Rails == "" {
 		return nil, invalid("no rails: name at least one of %s", rails.Forms())
 	}
+	pages.GuardBySystemCalls()
 	log, err := logger(o.Log)
 	if err != nil {
 		return nil, err

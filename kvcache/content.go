@@ -6,41 +6,44 @@ import (
 )
 
 // Content is what the KV cache of one sequence must contain, byte for byte: a
-// function of the tokens, the position, the layer and K or V, as in a real model
-// but computable from the tokens alone.
+// function of the adapter and the cache salt, the tokens, the position, the layer and K or V, as
+// in a real model but computable from these alone. It shares no code with Root, so that it finds
+// blocks that Root has mixed up.
 //
 // A row is what one token has in one plane: K or V of a layer, or the hidden
 // state. Its bytes are the little-endian words
 //
 //	seed, seed + step, seed + 2*step, ...   mod 2^64
 //
-// where seed mixes the plane into the token's state, and the state chains over
+// where seed mixes the plane into the token's state, and the state chains from the root over
 // all tokens up to and including the position. Two rows that differ in any of
 // those have seeds that agree with probability 2^-64, and then differ in every
-// word. Producing and comparing a word is one addition beside the memory access,
-// which keeps Fill and Check near the speed of memory: they must not be what a
-// transfer waits for. It detects faults, not forgery: who knows the tokens can
-// compute the bytes.
+// word. Producing a word is one addition beside the memory access, which keeps Fill
+// near the speed of memory.
 //
-// After construction any number of goroutines may use Fill and Check. Append
-// must not run beside them, but a copy of the Content made before it (one
-// assignment) may go on being used beside it, as the tokens it had then.
+// Any number of goroutines may use Fill, and none beside Append.
 type Content struct {
 	geometry Geometry
+	root     uint64   // state before the first token: of adapter and salt, 0 without both
 	states   []uint64 // of each token, in order
 }
 
 // NewContent derives the contents for a sequence that begins with tokens, at
 // 8 bytes of memory a token.
-func NewContent(g Geometry, tokens []Token) *Content {
+func NewContent(g Geometry, adapter, salt string, tokens []Token) *Content {
 	c := &Content{geometry: g, states: make([]uint64, 0, len(tokens))}
+	for i, name := range [...]string{adapter, salt} {
+		for _, b := range []byte(name) {
+			c.root = mix(c.root + uint64(1+i<<8+int(b))*step)
+		}
+	}
 	c.Append(tokens...)
 	return c
 }
 
 // Append adds tokens at the end of the sequence, as decoding does.
 func (c *Content) Append(tokens ...Token) {
-	state := uint64(0)
+	state := c.root
 	if n := len(c.states); n > 0 {
 		state = c.states[n-1]
 	}
@@ -63,60 +66,22 @@ func (c *Content) Fill(dst []byte, blockIndex, layer int) {
 		panic(fmt.Sprintf("kvcache: fill layer %d of a model of %d layers", layer, g.Layers))
 	}
 	states, n, row := c.block(blockIndex), g.planeBytes(), g.rowBytes()
-	fillPlane(dst[:n:n], states, row, plane(layer, K))
-	fillPlane(dst[n:2*n], states, row, plane(layer, V))
+	fillPlane(dst[:n:n], states, row, planeK(layer))
+	fillPlane(dst[n:2*n], states, row, planeV(layer))
 }
 
 // FillToken writes one layer of one token into dst, the LayerBytes of its block.
 func (c *Content) FillToken(dst []byte, token, layer int) {
 	g := c.geometry
 	state, at, n, row := c.states[token], token%g.BlockTokens, g.planeBytes(), g.rowBytes()
-	fillRow(dst[at*row:(at+1)*row], seed(state, plane(layer, K)))
-	fillRow(dst[n+at*row:n+(at+1)*row], seed(state, plane(layer, V)))
+	fillRow(dst[at*row:(at+1)*row], seed(state, planeK(layer)))
+	fillRow(dst[n+at*row:n+(at+1)*row], seed(state, planeV(layer)))
 }
 
 // FillHidden writes the hidden states of one block into dst, HiddenBytes long.
 func (c *Content) FillHidden(dst []byte, blockIndex int) {
 	g := c.geometry
-	fillPlane(dst[:g.HiddenBytes()], c.block(blockIndex), g.HiddenTokenBytes(), plane(noLayer, Hidden))
-}
-
-// Check compares one layer of one block with what it must be, token by token up
-// to the end of the sequence. The error is a *ContentError for the first byte
-// that differs; any other means that the question was wrong (src is not
-// LayerBytes long, no such layer, no token in that block), and nothing was
-// checked.
-func (c *Content) Check(src []byte, blockIndex, layer int) error {
-	g := c.geometry
-	states := c.block(blockIndex)
-	switch {
-	case layer < 0 || layer >= g.Layers:
-		return fmt.Errorf("kvcache: check block %d: layer %d of a model of %d layers", blockIndex, layer, g.Layers)
-	case len(src) != g.LayerBytes():
-		return fmt.Errorf("kvcache: check block %d layer %d: got %d bytes, a layer of a block has %d", blockIndex, layer, len(src), g.LayerBytes())
-	case len(states) == 0:
-		return c.noTokens(blockIndex)
-	}
-	n, row := g.planeBytes(), g.rowBytes()
-	if err := c.checkPlane(src[:n], states, row, blockIndex, layer, K); err != nil {
-		return err
-	}
-	return c.checkPlane(src[n:], states, row, blockIndex, layer, V)
-}
-
-// CheckHidden is Check for the hidden states of one block, HiddenBytes long.
-func (c *Content) CheckHidden(src []byte, blockIndex int) error {
-	g := c.geometry
-	states := c.block(blockIndex)
-	switch {
-	case g.HiddenSize == 0:
-		return fmt.Errorf("kvcache: check hidden states of block %d: the geometry has none (hidden_size is 0)", blockIndex)
-	case len(src) != g.HiddenBytes():
-		return fmt.Errorf("kvcache: check hidden states of block %d: got %d bytes, a block has %d", blockIndex, len(src), g.HiddenBytes())
-	case len(states) == 0:
-		return c.noTokens(blockIndex)
-	}
-	return c.checkPlane(src, states, g.HiddenTokenBytes(), blockIndex, noLayer, Hidden)
+	fillPlane(dst[:g.HiddenBytes()], c.block(blockIndex), g.HiddenTokenBytes(), hiddenPlane)
 }
 
 // block returns the states of the block's tokens: none beyond the end.
@@ -128,38 +93,17 @@ func (c *Content) block(index int) []uint64 {
 	return c.states[index*bt : min((index+1)*bt, len(c.states))]
 }
 
-func (c *Content) noTokens(index int) error {
-	return fmt.Errorf("kvcache: check block %d: the sequence of %d tokens does not reach it", index, len(c.states))
-}
-
-func (c *Content) checkPlane(src []byte, states []uint64, row, blockIndex, layer int, part Part) error {
-	pl := plane(layer, part)
-	for i, state := range states {
-		got := src[i*row : (i+1)*row]
-		if differs(got, seed(state, pl)) {
-			return c.contentError(got, blockIndex, i, layer, part)
-		}
-	}
-	return nil
-}
-
 func fillPlane(dst []byte, states []uint64, row int, pl uint64) {
 	for i, state := range states {
 		fillRow(dst[i*row:(i+1)*row], seed(state, pl))
 	}
 }
 
-// noLayer is the layer of a row that is in none: the hidden state.
-const noLayer = -1
+// Planes of a token are numbered from 1: the hidden state, layer 0 K, layer 0 V, layer 1 K, ...
+const hiddenPlane = 1
 
-// plane numbers the planes of a token from 1: the hidden state, layer 0 K,
-// layer 0 V, layer 1 K, ...
-func plane(layer int, part Part) uint64 {
-	if part == Hidden {
-		return 1
-	}
-	return 2 + 2*uint64(layer) + uint64(part)
-}
+func planeK(layer int) uint64 { return 2 + 2*uint64(layer) }
+func planeV(layer int) uint64 { return 3 + 2*uint64(layer) }
 
 // seed is the first word of a token's row in a plane. For one state it is a
 // bijection of the plane, so no two planes of a token share a row.
@@ -210,33 +154,3 @@ func fillRow(row []byte, x uint64) {
 
 // words keeps the multiples of step, constants to the compiler, within 64 bits.
 const words = 1<<64 - 1
-
-// differs reports whether row is not what fillRow writes. It looks at the whole
-// row before it decides: a branch a row, not a word.
-//
-//go:norace
-func differs(row []byte, x uint64) bool {
-	raceRead(row)
-	var d uint64
-	for len(row) >= 64 {
-		w := (*[64]byte)(row)
-		d |= binary.LittleEndian.Uint64(w[0:]) ^ x
-		d |= binary.LittleEndian.Uint64(w[8:]) ^ (x + step)
-		d |= binary.LittleEndian.Uint64(w[16:]) ^ (x + 2*step&words)
-		d |= binary.LittleEndian.Uint64(w[24:]) ^ (x + 3*step&words)
-		d |= binary.LittleEndian.Uint64(w[32:]) ^ (x + 4*step&words)
-		d |= binary.LittleEndian.Uint64(w[40:]) ^ (x + 5*step&words)
-		d |= binary.LittleEndian.Uint64(w[48:]) ^ (x + 6*step&words)
-		d |= binary.LittleEndian.Uint64(w[56:]) ^ (x + 7*step&words)
-		x += 8 * step & words
-		row = row[64:]
-	}
-	for ; len(row) >= 8; row = row[8:] {
-		d |= binary.LittleEndian.Uint64(row) ^ x
-		x += step
-	}
-	for i, b := range row {
-		d |= uint64(b ^ byte(x>>(8*i)))
-	}
-	return d != 0
-}

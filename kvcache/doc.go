@@ -1,6 +1,6 @@
 // Package kvcache is the paged KV cache of one node: what a block is in bytes,
 // which blocks are free, which sequence holds which, which prefix a block
-// already contains, and what its bytes must be.
+// already contains, and whether its bytes are still those that were computed.
 //
 //	tokens ──PrefixHashes──▶ Match ─┐
 //	                                ├─▶ Table (block table) ──▶ Ref ──▶ Slab (bytes) ◀── Content
@@ -9,10 +9,16 @@
 // A [Geometry] turns a model's description into sizes and offsets. A [Slab] is
 // the memory of a pool, which its owner maps once and registers with the
 // transport whole. A [Pool] hands out block numbers; a [Table] is the ordered
-// list of them that one sequence holds. [Content] derives the bytes a block must
-// hold from the tokens alone, so that the node that consumes a block can tell a
-// right one from a wrong, stale, torn or swapped one without asking the node
-// that wrote it.
+// list of them that one sequence holds.
+//
+// A slab keeps a digest of the bytes of each layer of a block, made by [Slab.Seal]
+// when they are written, until the block is recycled. A copy on another node is
+// compared with it when it has landed, and the block itself whenever somebody
+// asks, so that a wrong, stale, torn or swapped block is found. [Pool.Evict]
+// takes it out of the prefix cache.
+//
+// [Content] derives bytes from tokens alone: the modelled engine writes them, and
+// tests judge by them, without any digest.
 //
 // Units: sizes and offsets are bytes, positions count tokens from 0 at the
 // start of the sequence, and a block index counts the blocks of one sequence

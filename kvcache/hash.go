@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"slices"
 )
 
@@ -32,15 +33,17 @@ func HashBlock(parent Hash, block []Token) Hash {
 	return Hash(sum[:len(parent)])
 }
 
-// Root is the hash of the empty prefix under a LoRA adapter, where PrefixHashes begins: the
-// zero Hash for the model itself, whose name is empty. An adapter changes the weights that KV
-// is made with, so the same tokens have other KV under it, and must have other hashes.
-func Root(adapter string) Hash {
-	if adapter == "" {
+// Root returns the hash of the empty prefix under a LoRA adapter and a cache salt, where
+// PrefixHashes begins: the zero Hash for the model itself without a salt. An adapter changes
+// the weights that KV is computed with, so the same tokens have other KV under it and must
+// have other hashes. A salt separates the prefixes of tenants who must not learn from a hit
+// that another one has sent the same prompt.
+func Root(adapter, salt string) Hash {
+	if adapter == "" && salt == "" {
 		return Hash{}
 	}
-	// No block's message is that long with a zero parent and begins so.
-	sum := sha256.Sum256(append([]byte("kvferry LoRA adapter\x00"), adapter...))
+	// No block's message begins so. The length keeps a name from reaching into the salt.
+	sum := sha256.Sum256(fmt.Appendf(nil, "kvferry prefix root\x00%d %s%s", len(adapter), adapter, salt))
 	return Hash(sum[:len(Hash{})])
 }
 

@@ -54,20 +54,26 @@ func TestPrefixHashesDistinct(t *testing.T) {
 	}
 }
 
-// TestRoots: the same tokens have other hashes under each adapter, in every block, and the
-// model's own are as they always were.
+// TestRoots: the same tokens have other hashes and other KV under each adapter and each salt, in every
+// block, and the model's own are as they always were.
 func TestRoots(t *testing.T) {
 	tokens := testTokens(64)
-	if Root("") != (Hash{}) {
+	if Root("", "") != (Hash{}) {
 		t.Error("the model itself has a root: its hashes have changed")
 	}
-	seen := map[Hash]string{}
-	for _, adapter := range []string{"", "sql", "sql2", "chat"} {
-		for i, h := range PrefixHashes(Root(adapter), tokens, 16) {
+	seen, blocks := map[Hash][2]string{}, map[string][2]string{}
+	block := make([]byte, small.LayerBytes())
+	for _, r := range [][2]string{{"", ""}, {"sql", ""}, {"sql2", ""}, {"chat", ""}, {"", "sql"}, {"sql", "2"}, {"sq", "l2"}, {"", "sql2"}} {
+		for i, h := range PrefixHashes(Root(r[0], r[1]), tokens, 16) {
 			if other, taken := seen[h]; taken {
-				t.Errorf("block %d has one hash under %q and %q", i, adapter, other)
+				t.Errorf("block %d has one hash under %q and %q", i, r, other)
 			}
-			seen[h] = adapter
+			seen[h] = r
 		}
+		NewContent(small, r[0], r[1], tokens).Fill(block, 0, 0)
+		if other, taken := blocks[string(block)]; taken {
+			t.Errorf("block 0 has the same KV under %q and %q", r, other)
+		}
+		blocks[string(block)] = r
 	}
 }

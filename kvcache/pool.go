@@ -83,11 +83,12 @@ type Pool struct {
 	blockTokens int
 	caching     bool
 
-	blocks   []block   // the blocks allocated so far; those from len(blocks) to total are fresh
-	prefixes []prefix  // what they hold, with caching
-	free     []BlockID // released, holding nothing of use; the last one is allocated first
-	index    *Index    // of cached blocks
-	lru      lruList   // released but cached
+	blocks   []block              // the blocks allocated so far; those from len(blocks) to total are fresh
+	prefixes []prefix             // what they hold, with caching
+	free     []BlockID            // released, holding nothing of use; the last one is allocated first
+	index    *Index               // of cached blocks
+	lru      lruList              // released but cached
+	spoilt   map[BlockID]struct{} // not to be cached until they are recycled: see Evict
 	stats    Stats
 }
 
@@ -185,6 +186,7 @@ func (p *Pool) takeOne() Ref {
 	default:
 		id = p.evict()
 	}
+	delete(p.spoilt, id)
 	b := &p.blocks[id]
 	b.refs = 1
 	b.gen++
@@ -218,6 +220,36 @@ func (p *Pool) Flush() int {
 	}
 	p.index.Clear()
 	return n
+}
+
+// Evict takes blocks that hold the wrong bytes out of the prefix cache: none of them is matched
+// any more, and Commit leaves them out until they are recycled. Who holds them goes on holding
+// them. Blocks that were recycled since are left alone.
+func (p *Pool) Evict(refs []Ref) {
+	for _, r := range refs {
+		if !p.caching || !p.Current(r) {
+			continue
+		}
+		if p.spoilt == nil {
+			p.spoilt = make(map[BlockID]struct{})
+		}
+		p.spoilt[r.ID] = struct{}{}
+		b := &p.prefixes[r.ID]
+		if !b.cached {
+			continue
+		}
+		p.index.Remove(uint32(r.ID))
+		b.cached, b.hash = false, Hash{}
+		if p.blocks[r.ID].refs == 0 {
+			p.lru.remove(p.prefixes, r.ID)
+			p.free = append(p.free, r.ID)
+		}
+	}
+}
+
+// Current reports whether the block that r was issued for has not been recycled, held or not.
+func (p *Pool) Current(r Ref) bool {
+	return int64(r.ID) < int64(len(p.blocks)) && p.blocks[r.ID].gen == r.Gen
 }
 
 // Valid reports whether somebody holds the block that r was issued for.
@@ -385,7 +417,7 @@ func (p *Pool) commit(r Ref, h *Hash) error {
 		}
 		return nil
 	}
-	if p.index.Add(*h, uint32(r.ID)) {
+	if _, spoilt := p.spoilt[r.ID]; !spoilt && p.index.Add(*h, uint32(r.ID)) {
 		b.cached, b.hash = true, *h
 	}
 	return nil

@@ -17,6 +17,7 @@ type Slab struct {
 	geometry Geometry
 	blocks   int
 	mem      []byte
+	digests  digests
 }
 
 // SlabBytes is the memory that a slab of so many blocks takes.

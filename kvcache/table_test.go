@@ -96,11 +96,11 @@ func TestServing(t *testing.T) {
 			r := live[i]
 			for b, ref := range r.table.Refs() {
 				for l := range g.Layers {
-					if err := r.content.Check(s.Layer(ref.ID, l), b, l); err != nil {
+					if err := r.content.check(s.Layer(ref.ID, l), b, l); err != nil {
 						t.Fatalf("seed %d: block %v: %v", seed, ref, err)
 					}
 				}
-				if err := r.content.CheckHidden(s.Hidden(ref.ID), b); err != nil {
+				if err := r.content.checkHidden(s.Hidden(ref.ID), b); err != nil {
 					t.Fatalf("seed %d: block %v: %v", seed, ref, err)
 				}
 				checked++
@@ -119,7 +119,7 @@ func TestServing(t *testing.T) {
 			prompt := prompts[rng.IntN(len(prompts))]
 			tokens := append(slices.Clone(prompt[:rng.IntN(len(prompt)+1)]), testTokens(1+rng.IntN(6))...)
 			hashes := PrefixHashes(Hash{}, tokens, g.BlockTokens)
-			r := &running{content: NewContent(g, tokens), tokens: len(tokens)}
+			r := &running{content: NewContent(g, "", "", tokens), tokens: len(tokens)}
 			matched := p.Match(hashes)
 			if err := r.table.Adopt(p, matched); err != nil {
 				t.Fatal(err)

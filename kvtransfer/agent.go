@@ -21,8 +21,8 @@ type Config struct {
 	Slab *kvcache.Slab
 	// Location is where the slab's memory is, "cpu:1". Default "*": anywhere.
 	Location string
-	// Transport has the rails, which the agent owns, the clock and the rest. OnImmediate
-	// must be nil: immediates are the agent's.
+	// Transport has the rails, which the agent owns, the clock and the rest. OnMessage
+	// must be nil: messages are the agent's.
 	Transport transport.Config
 
 	// Timeout bounds each move, from when it is under way. Default 10 s.
@@ -52,8 +52,8 @@ func (c *Config) Validate() error {
 	} else if n := c.Slab.Geometry().Layers; n > kvcache.MaxLayers {
 		bad.Check("Slab", fmt.Errorf("kv_geometry.layers is %d: an immediate numbers at most %d", n, kvcache.MaxLayers))
 	}
-	if c.Transport.OnImmediate != nil {
-		bad.Check("Transport.OnImmediate", errors.New("immediates are the agent's: use Terms.OnArrival"))
+	if c.Transport.OnMessage != nil {
+		bad.Check("Transport.OnMessage", errors.New("messages are the agent's: use Terms.OnArrival"))
 	}
 	if c.Timeout < 0 {
 		bad.Add("Timeout", c.Timeout, "use a duration above 0, or 0 for the default")
@@ -70,8 +70,6 @@ type Agent struct {
 	clk     clock.Clock
 	tx      *transport.Engine
 	segment *transport.Segment // the slab: the local side of every move, and what grants open parts of
-
-	slots sync.Map // low 24 bits of a transfer -> *Grant, for immediates
 
 	mu     sync.Mutex
 	closed bool
@@ -117,7 +115,8 @@ func New(cfg Config) (*Agent, error) {
 		gone: make(chan struct{}),
 	}
 	tc := cfg.Transport
-	tc.OnImmediate, tc.DefaultTimeout = a.immediate, cfg.Timeout
+	tc.OnMessage, tc.DefaultTimeout = a.message, cfg.Timeout
+	config.Default(&tc.Name, cfg.Name[:min(len(cfg.Name), transport.MaxName)])
 	if err := tc.Validate(); err != nil { // else a failing New closes the rails
 		return fail(err)
 	}
@@ -186,20 +185,20 @@ func (a *Agent) Close() error {
 	return a.err
 }
 
-// immediate is called by a rail when a peer's write is in our slab. Who may write for one
+// message is called by a rail when a peer's write is in our slab. Who may write for one
 // transfer may not speak for another.
-func (a *Agent) immediate(imm transport.Immediate) {
-	slot, layer, value := decodeImm(imm.Value)
-	found, ok := a.slots.Load(slot)
-	if !ok {
-		return // of a transfer that has ended
-	}
-	g := found.(*Grant)
-	if g.name != imm.Segment {
+func (a *Agent) message(m transport.Message) {
+	n, ok := decodeNotice(m.Bytes)
+	a.mu.Lock()
+	g := a.grants[n.Transfer]
+	a.mu.Unlock()
+	switch {
+	case !ok || g == nil || g.terms.Op != transport.Write: // a transfer that has ended
+	case g.name != m.Segment:
 		if !g.strayed.Swap(true) {
-			a.cfg.Logger.Warn("immediates dropped: they came through another transfer's window", "window", imm.Segment, "for", g.name, "rail", imm.Rail)
+			a.cfg.Logger.Warn("notices dropped: they came through another transfer's window", "window", m.Segment, "for", g.name, "rail", m.Rail)
 		}
-		return
+	default:
+		g.terms.OnArrival(Arrival{Layer: n.Layer, Value: n.Value, At: a.clk.Now(), Digests: n.Digests})
 	}
-	g.terms.OnArrival(Arrival{Layer: layer, Value: value, At: a.clk.Now()})
 }

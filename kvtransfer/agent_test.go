@@ -25,7 +25,7 @@ func TestOfferReadRelease(t *testing.T) {
 		c := newCouple(t, nil)
 		defer c.close()
 		const tokens = 11
-		content := kvcache.NewContent(geometry, prompt(tokens))
+		content := kvcache.NewContent(geometry, "", "", prompt(tokens))
 		theirs, mine := refs(3, 3), refs(20, 3)
 		c.a.fill(content, theirs)
 		d := c.a.grant(1<<40+5, Terms{Op: transport.Read, Blocks: theirs, Tokens: tokens, Hidden: true}).Descriptor()
@@ -37,33 +37,43 @@ func TestOfferReadRelease(t *testing.T) {
 		c.b.start(x, transport.Read, Part{Layer: AllLayers, Plane: Hidden}, mine, false, 0)
 		synctest.Wait()
 		c.b.ended(nil, nil)
-		var found []Checked
-		for _, part := range []Part{Whole, {Layer: 1}, {Layer: AllLayers, Plane: Hidden}} {
-			c.b.Check(Check{Checker: content, Blocks: mine, Part: part}, func(e Checked) { found = append(found, e) })
-			synctest.Wait()
-		}
-		c.b.slab.Layer(mine[1].ID, 2)[5] ^= 1
-		c.b.Check(Check{Checker: content, Blocks: mine, Part: Whole}, func(e Checked) { found = append(found, e) })
-		synctest.Wait()
-		c.b.Check(Check{Blocks: mine, Part: Whole}, func(e Checked) { found = append(found, e) })
-		synctest.Wait()
-		c.b.slab.Layer(mine[1].ID, 2)[5] ^= 1 // right again
-		c.b.slab.Hidden(mine[0].ID)[3] ^= 1
-		c.b.Check(Check{Checker: content, Blocks: mine, Part: Part{Layer: AllLayers, Plane: Hidden}}, func(e Checked) { found = append(found, e) })
-		synctest.Wait()
-		if len(found) != 6 {
-			t.Fatalf("%d of 6 checks have ended", len(found))
-		}
-		for i, e := range found {
-			want := Checked{Blocks: 3}
-			switch i {
-			case 3, 5:
-				want.Bad = 1
-			case 4: // nobody can tell
-				want.Blocks = 0
+		hidden := Part{Layer: AllLayers, Plane: Hidden}
+		for _, test := range []struct {
+			name  string
+			part  Part
+			want  Digests
+			spoil []byte // has a bit flipped
+			found Checked
+			err   error
+		}{
+			{"without digests", Whole, Digests{}, nil, Checked{}, nil},
+			{"landed with a wrong byte", Whole, d.Digests, c.b.slab.Layer(mine[1].ID, 2)[5:], Checked{Blocks: 3, Bad: 1, From: 1}, nil},
+			{"hidden states landed with one", hidden, d.Hidden, c.b.slab.Hidden(mine[0].ID)[3:], Checked{Blocks: 3, Bad: 1}, nil},
+			{"landed", Whole, d.Digests, nil, Checked{Blocks: 3}, nil},
+			{"hidden states landed", hidden, d.Hidden, nil, Checked{Blocks: 3}, nil},
+			{"a layer again", Part{Layer: 1}, Digests{}, nil, Checked{Blocks: 3}, nil},
+			{"changed since", Whole, d.Digests, c.b.slab.Layer(mine[2].ID, 0)[1:], Checked{Blocks: 3, Bad: 1, From: 2}, ErrChanged},
+			{"in another layer", Part{Layer: 1}, Digests{}, c.b.slab.Layer(mine[2].ID, 0)[1:], Checked{Blocks: 3}, nil},
+			{"past the end", Whole, Digests{}, c.b.slab.K(mine[2].ID, 0)[3*geometry.LayerBytes()/2/geometry.BlockTokens:], Checked{Blocks: 3}, nil},
+		} {
+			if test.spoil != nil {
+				test.spoil[0] ^= 1
 			}
-			if e.Blocks != want.Blocks || e.Bad != want.Bad || (e.Err != nil) != (want.Bad > 0) {
-				t.Errorf("check %d: %+v", i, e)
+			ended := false
+			c.b.Check(Check{Blocks: mine, Part: test.part, Want: test.want}, func(e Checked) {
+				ended = true
+				var at *kvcache.DigestError
+				if e.Blocks != test.found.Blocks || e.Bad != test.found.Bad || e.From != test.found.From || (e.Err != nil) != (e.Bad > 0) || test.err != nil && !errors.Is(e.Err, test.err) ||
+					e.Bad > 0 && (!errors.As(e.Err, &at) || at.Index != e.From) {
+					t.Errorf("%s: %+v", test.name, e)
+				}
+			})
+			synctest.Wait()
+			if !ended {
+				t.Errorf("%s: the check has not ended", test.name)
+			}
+			if test.spoil != nil {
+				test.spoil[0] ^= 1
 			}
 		}
 		c.a.over(d.Transfer)
@@ -88,7 +98,7 @@ func TestReserveWrite(t *testing.T) {
 		c := newCouple(t, nil)
 		defer c.close()
 		const tokens = 10
-		content := kvcache.NewContent(geometry, prompt(tokens))
+		content := kvcache.NewContent(geometry, "", "", prompt(tokens))
 		theirs, mine := refs(3, 3), refs(20, 3)
 		c.a.fill(content, mine)
 		g := c.b.grant(7, Terms{Op: transport.Write, Blocks: theirs[1:], First: 1, Tokens: tokens}) // block 0 is cached
@@ -102,7 +112,10 @@ func TestReserveWrite(t *testing.T) {
 				t.Fatalf("layer %d: %+v", l, c.b.came)
 			}
 			c.b.mu.Unlock()
-			c.b.Check(Check{Checker: content, Blocks: theirs[1:], First: 1, Part: Part{Layer: l}}, func(e Checked) {
+			c.b.mu.Lock()
+			want := c.b.came[l].Digests
+			c.b.mu.Unlock()
+			c.b.Check(Check{Blocks: theirs[1:], First: 1, Part: Part{Layer: l}, Want: want}, func(e Checked) {
 				checks++
 				if e.Bad > 0 || e.Blocks != 2 {
 					t.Errorf("layer %d: %+v", l, e)
@@ -348,33 +361,21 @@ func TestGrantFaults(t *testing.T) {
 	})
 }
 
-// TestSameLowBits: an immediate has only the low bits of a grant's number. Of two Write
-// grants with the same the second is refused, and the first one hears of what is written.
-func TestSameLowBits(t *testing.T) {
+// TestReadGrantHearsNothing: who may read blocks says nothing of them.
+func TestReadGrantHearsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCouple(t, nil)
 		defer c.close()
-		const first, second = 5, 5 + 1<<24
-		g := c.b.grant(first, Terms{Op: transport.Write, Blocks: refs(0, 1), Tokens: 4})
-		terms := Terms{Op: transport.Write, Blocks: refs(1, 1), Tokens: 4, OnArrival: func(Arrival) {}}
-		if _, err := c.b.Grant(second, terms); err == nil || !strings.Contains(err.Error(), "grant 16777221: Write grant 5 is open") {
-			t.Errorf("a second grant of these low bits: %v", err)
-		}
-		c.b.grant(second, Terms{Op: transport.Read, Blocks: refs(2, 1), Tokens: 4}).Close() // nobody notifies
+		g := c.b.grant(5, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4})
 		x := c.a.open(g.Descriptor(), Options{})
-		c.a.start(x, transport.Write, Whole, refs(0, 1), true, 9)
+		c.a.start(x, transport.Read, Whole, refs(0, 1), true, 9)
 		synctest.Wait()
 		c.a.ended(nil)
-		if len(c.b.came) != 1 || c.b.came[0].Value != 9 {
+		if len(c.b.came) != 0 {
 			t.Errorf("heard of %+v", c.b.came)
 		}
 		x.Close(true)
 		g.Close()
-		again, err := c.b.Grant(second, terms)
-		if err != nil {
-			t.Fatalf("when the first one has ended: %v", err)
-		}
-		again.Close()
 	})
 }
 
@@ -402,14 +403,14 @@ func TestConfigFaults(t *testing.T) {
 		func(c *Config) { c.Slab = many },
 		func(c *Config) { c.Timeout = -1 },
 		func(c *Config) { c.UnderWay = -1 },
-		func(c *Config) { c.Transport.OnImmediate = func(transport.Immediate) {} },
+		func(c *Config) { c.Transport.OnMessage = func(transport.Message) {} },
 		func(c *Config) { c.Transport.SliceSize = -1 },
 		func(c *Config) {
 			c.Transport.Link, c.Transport.Clock = &pacing.Link{BytesPerSecond: 1}, noTimers{clock.Std()}
 		},
 		func(c *Config) { c.Transport.Rank = func(string, string) int { return -1 } },
 	} {
-		want := []string{"Name", "Slab: none given", "kv_geometry.layers is 256", "kvtransfer.Config.Timeout: -1ns", "UnderWay", "Transport.OnImmediate", "SliceSize", "no timers", "register a/kv: no rail"}[i]
+		want := []string{"Name", "Slab: none given", "kv_geometry.layers is 256", "kvtransfer.Config.Timeout: -1ns", "UnderWay", "Transport.OnMessage", "SliceSize", "no timers", "register a/kv: no rail"}[i]
 		cfg := Config{Name: "a", Slab: slab, Transport: transport.Config{Rails: []transport.Rail{network.Rail(fmt.Sprint(i))}}}
 		spoil(&cfg)
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {

@@ -10,27 +10,70 @@ import (
 	"kvferry/transport"
 )
 
-// A Checker can tell what the blocks of one sequence must contain; kvcache.Content can, from
-// the tokens.
-type Checker interface {
-	// Check compares one layer of a block, K and then V. index is its place in the sequence.
-	Check(src []byte, index, layer int) error
-	// CheckHidden compares a block's hidden states.
-	CheckHidden(src []byte, index int) error
+// ErrChanged is of blocks whose bytes were those of their digest before, on this node.
+var ErrChanged = errors.New("changed in this node's memory")
+
+// Digests are what a part of consecutive blocks of a sequence must come to, by the node that has
+// them: they travel beside the bytes, so that swapped, stale and torn blocks are found.
+type Digests struct {
+	First  int      // index of the first block in the sequence's block table
+	Run    int      // blocks that each of Sums is of; the last may be of fewer
+	Tokens int      // of the sequence: they say how far its last block is full
+	Sums   []uint64 // 0: not known, of a block that nobody sealed
 }
 
-// A Check compares blocks that have landed with what they must contain.
+// Covers reports whether the digests begin a run with the block of an index.
+func (d *Digests) Covers(index int) bool {
+	return index >= d.First && d.Run > 0 && (index-d.First)%d.Run == 0 && (index-d.First)/d.Run < len(d.Sums)
+}
+
+// digests returns what was recorded of a part of blocks, the first of them at an index, in at
+// most limit sums.
+func digests(slab *kvcache.Slab, part Part, blocks []kvcache.Ref, first, tokens, limit int) Digests {
+	g := slab.Geometry()
+	d := Digests{First: first, Run: max(1, (len(blocks)-1)/max(limit, 1)+1), Tokens: tokens}
+	from, to := part.sealed(g)
+	for run := range slices.Chunk(blocks, d.Run) {
+		sum, known := uint64(0), true
+		for _, ref := range run {
+			block, want := uint64(0), d.rows(first, g)
+			for l := from; l < to; l++ {
+				s, rows := slab.Sealed(ref, l)
+				known = known && rows == want
+				block += kvcache.At(s, l)
+			}
+			sum += kvcache.At(block, first)
+			first++
+		}
+		if !known {
+			sum = 0
+		}
+		d.Sums = append(d.Sums, sum)
+	}
+	return d
+}
+
+// rows is how many rows of a block the sequence fills.
+func (d *Digests) rows(index int, g kvcache.Geometry) int {
+	return min(d.Tokens-index*g.BlockTokens, g.BlockTokens)
+}
+
+// A Check compares blocks with their digests. A block that was sealed on this node, when it was
+// computed or had landed, is compared with its own; it fails with ErrChanged. One that was not
+// has just landed: it is compared with Want, and sealed if it is right. Blocks of which nobody
+// has a digest are not compared, and not counted.
 type Check struct {
-	Checker Checker // nil: nobody can tell, and nothing is compared
-	Blocks  []kvcache.Ref
-	First   int  // index of Blocks[0] in the sequence's block table
-	Part    Part // of all blocks; K and V are compared together
+	Blocks []kvcache.Ref
+	First  int  // index of Blocks[0] in the sequence's block table
+	Part   Part // of all blocks; K and V are compared together
+	Want   Digests
 }
 
 // Checked is what a check has found.
 type Checked struct {
-	Blocks int // compared
-	Bad    int
+	Blocks int   // compared
+	Bad    int   // runs of blocks with one digest count once
+	From   int   // index of the first bad one
 	Err    error // what was wrong with the bad ones, joined; or why nothing was compared
 }
 
@@ -64,32 +107,63 @@ func (c *Check) check(slab *kvcache.Slab) error {
 }
 
 func (c *Check) run(slab *kvcache.Slab) (out Checked) {
-	if c.Checker == nil {
-		return Checked{}
-	}
-	out.Blocks = len(c.Blocks)
-	for i, ref := range c.Blocks {
-		if err := c.block(slab, ref.ID, c.First+i); err != nil {
-			out.Bad++
-			out.Err = errors.Join(out.Err, err)
+	from, to := c.Part.sealed(slab.Geometry())
+	bad := func(index int, err error) {
+		if out.Bad == 0 {
+			out.From = index
 		}
+		out.Bad++
+		out.Err = errors.Join(out.Err, err)
+	}
+	for at := 0; at < len(c.Blocks); {
+		index, n := c.First+at, 1
+		switch _, rows := slab.Sealed(c.Blocks[at], from); {
+		case rows > 0:
+			known, err := slab.Verify(c.Blocks[at], index, from, to)
+			if err != nil {
+				bad(index, fmt.Errorf("%w: %w", ErrChanged, err))
+			}
+			if known || err != nil {
+				out.Blocks++
+			}
+		case c.Want.Covers(index):
+			n = min(c.Want.Run, len(c.Blocks)-at)
+			if want := c.Want.Sums[(index-c.Want.First)/c.Want.Run]; want != 0 {
+				out.Blocks += n
+				if !c.land(slab, c.Blocks[at:at+n], index, want, from, to) {
+					bad(index, &kvcache.DigestError{Index: index, Run: n, Ref: c.Blocks[at], Layer: c.Part.layer()})
+				}
+			}
+		}
+		at += n
 	}
 	return out
 }
 
-func (c *Check) block(slab *kvcache.Slab, id kvcache.BlockID, index int) error {
-	g := slab.Geometry()
-	if c.Part.Plane == Hidden {
-		if g.HiddenSize == 0 {
-			return nil
+// land compares a run of blocks that have landed with its digest, and seals them if they are
+// right.
+func (c *Check) land(slab *kvcache.Slab, run []kvcache.Ref, index int, want uint64, from, to int) bool {
+	sums := make([]uint64, 0, len(run)*(to-from))
+	sum, g := uint64(0), slab.Geometry()
+	for i, ref := range run {
+		block, rows := uint64(0), c.Want.rows(index+i, g)
+		if rows < 1 {
+			return false // past the end of what it is a digest of
 		}
-		return c.Checker.CheckHidden(slab.Hidden(id), index)
+		for l := from; l < to; l++ {
+			s := slab.Digest(ref.ID, l, rows)
+			sums = append(sums, s)
+			block += kvcache.At(s, l)
+		}
+		sum += kvcache.At(block, index+i)
 	}
-	from, to := c.Part.layers(g)
-	for l := from; l < to; l++ {
-		if err := c.Checker.Check(slab.Layer(id, l), index, l); err != nil {
-			return err
+	if sum != want {
+		return false
+	}
+	for i, ref := range run {
+		for l := from; l < to; l++ {
+			slab.Land(ref, l, c.Want.rows(index+i, g), sums[i*(to-from)+l-from])
 		}
 	}
-	return nil
+	return true
 }

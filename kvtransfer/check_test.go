@@ -1,20 +1,11 @@
 package kvtransfer
 
 import (
+	"slices"
 	"testing"
 
 	"kvferry/kvcache"
 )
-
-// noHidden fails where hidden states are looked at.
-type noHidden struct{ t *testing.T }
-
-func (noHidden) Check([]byte, int, int) error { return nil }
-
-func (c noHidden) CheckHidden([]byte, int) error {
-	c.t.Error("hidden states are compared of a model whose cache has none")
-	return nil
-}
 
 // TestNoHidden: where blocks have no hidden states there is nothing to compare.
 func TestNoHidden(t *testing.T) {
@@ -24,8 +15,60 @@ func TestNoHidden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Check{Checker: noHidden{t}, Blocks: refs(0, 2), Part: Part{Layer: AllLayers, Plane: Hidden}}
+	slab.KeepDigests()
+	hidden := Part{Layer: AllLayers, Plane: Hidden}
+	c := Check{Blocks: refs(0, 2), Part: hidden, Want: digests(slab, hidden, refs(2, 2), 0, 8, 2)}
 	if got := c.run(slab); got != (Checked{Blocks: 2}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestRuns: a notice has room for a few sums; each is of as many blocks as it takes, and finds
+// any two of them that have changed places.
+func TestRuns(t *testing.T) {
+	const blocks, tokens = 3*maxSums + 2, (3*maxSums+2)*4 - 1
+	slab, err := kvcache.NewSlab(geometry, make([]byte, 2*blocks*geometry.SlotBytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slab.KeepDigests()
+	content, sent, landed := kvcache.NewContent(geometry, "", "", prompt(tokens)), refs(0, blocks), refs(blocks, blocks)
+	for i, ref := range sent {
+		for l := range geometry.Layers {
+			content.Fill(slab.Layer(ref.ID, l), i, l)
+			slab.Seal(ref, l, min(tokens-4*i, 4))
+			copy(slab.Layer(landed[i].ID, l), slab.Layer(ref.ID, l))
+		}
+	}
+	part := Part{Layer: 1}
+	n := Notice{Transfer: 1<<40 + 7, Layer: 1, Value: 9, Digests: digests(slab, part, sent, 0, tokens, maxSums)}
+	got, ok := decodeNotice(n.Encode())
+	if !ok || got.Transfer != n.Transfer || got.Layer != 1 || got.Value != 9 || got.Digests.Run != 4 || got.Digests.Tokens != tokens || !slices.Equal(got.Digests.Sums, n.Digests.Sums) {
+		t.Fatalf("%+v, want %+v", got, n)
+	}
+	check := Check{Blocks: landed, Part: part, Want: got.Digests}
+	swapped := slices.Clone(landed)
+	swapped[1], swapped[2] = landed[2], landed[1]
+	check.Blocks = swapped
+	if got := check.run(slab); got.Bad != 1 || got.Blocks != blocks {
+		t.Errorf("two blocks of a run in each other's place: %+v", got)
+	}
+	check.Blocks = landed
+	if got := check.run(slab); got.Bad != 0 && got.From != 0 || got.Blocks != blocks {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestDecodeNotice: bytes of a peer that are no notice are none.
+func TestDecodeNotice(t *testing.T) {
+	n := Notice{Layer: AllLayers, Digests: Digests{Run: 1, Sums: []uint64{1, 2}}}
+	whole := n.Encode()
+	for _, b := range [][]byte{nil, whole[:noticeSize-1], whole[:noticeSize+7], append([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff}, whole[12:]...)} {
+		if _, ok := decodeNotice(b); ok {
+			t.Errorf("%x is a notice", b)
+		}
+	}
+	if got, ok := decodeNotice(whole); !ok || got.Layer != AllLayers {
+		t.Errorf("%+v, %t", got, ok)
 	}
 }

@@ -55,6 +55,7 @@ func newHalf(t *testing.T, network *transporttest.Network, name string, set func
 	if err != nil {
 		t.Fatal(err)
 	}
+	slab.KeepDigests()
 	h := &half{t: t, slab: slab, unmap: unmap, clk: clock.Std(), rail: network.Rail(name), ends: make(map[uint64][]End)}
 	cfg := Config{
 		Name: name, Slab: slab, Logger: slog.New(slog.DiscardHandler),
@@ -97,13 +98,16 @@ func prompt(n int) []kvcache.Token {
 	return out
 }
 
-// fill writes a prompt's KV and hidden states into blocks.
+// fill writes a prompt's KV and hidden states into blocks, and seals them.
 func (h *half) fill(content *kvcache.Content, to []kvcache.Ref) {
 	for i, r := range to {
+		rows := min(content.Tokens()-i*geometry.BlockTokens, geometry.BlockTokens)
 		for l := range geometry.Layers {
 			content.Fill(h.slab.Layer(r.ID, l), i, l)
+			h.slab.Seal(r, l, rows)
 		}
 		content.FillHidden(h.slab.Hidden(r.ID), i)
+		h.slab.Seal(r, geometry.Layers, rows)
 	}
 }
 

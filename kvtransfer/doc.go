@@ -42,10 +42,12 @@
 //
 // # What the bytes are
 //
-// A key opens one grant's blocks and nothing else (see transport.Window); a [Checker] tells
-// whether what has landed is right, if the engine can say. Who finds out says so of the
-// transfer that moved the bytes, here with Vouch and Blame, or at the node that wrote them
-// with [Agent.Blame]: a path that brings wrong bytes is then avoided (see transport.Trail).
+// A key opens one grant's blocks and nothing else (see transport.Window). Digests of what the
+// engine has sealed (kvcache.Slab.Seal) travel beside the bytes, in a [Descriptor] or the
+// [Notice] of a write, and [Agent.Check] compares what has landed with them. A node vouches for
+// a transfer that read right bytes. If bytes landed wrong, the node that they came from looks
+// whether it has them right; only then [Agent.Blame], on the node that moved them, has the paths
+// avoided that brought them (see transport.Trail).
 //
 // Units: bytes, tokens, and durations on the clock of Config.Transport.
 package kvtransfer

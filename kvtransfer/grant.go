@@ -34,9 +34,10 @@ type Terms struct {
 
 // An Arrival is a part that a peer has written.
 type Arrival struct {
-	Layer int           // AllLayers if it was everything
-	Value uint32        // of the peer's Move
-	At    time.Duration // when that was heard
+	Layer   int           // AllLayers if it was everything
+	Value   uint32        // of the peer's Move
+	At      time.Duration // when that was heard
+	Digests Digests       // of what was written, for its Check
 }
 
 // End is why a grant has ended.
@@ -63,24 +64,25 @@ type Descriptor struct {
 	Tokens   int
 	Segment  transport.SegmentInfo
 	Blocks   []kvcache.Entry
+	// Of a Read grant: of all layers of the blocks, and of their hidden states, a sum a block.
+	Digests, Hidden Digests
 }
 
 // A Grant lets a peer read or write blocks of ours, for one transfer.
 type Grant struct {
 	a        *Agent
 	transfer uint64
-	name     string // of the window, here and by the immediates that come through it
+	name     string // of the window, here and by the notices that come through it
 	terms    Terms
 	window   *transport.Window
 	lease    *time.Timer // nil without one
-	strayed  atomic.Bool // an immediate came through another window, and the log says so
+	strayed  atomic.Bool // a notice came through another window, and the log says so
 	over     atomic.Bool
 }
 
 // Grant opens blocks to a peer. transfer names the grant among all that this node makes or
 // has made, also before it started again: a late message of an earlier one must find
-// nothing. Of a Write grant the low 24 bits must differ from those of all Write grants that
-// are open: a peer's notice has no room for more.
+// nothing.
 func (a *Agent) Grant(transfer uint64, terms Terms) (*Grant, error) {
 	switch {
 	case terms.Op == transport.Write && terms.OnArrival == nil:
@@ -111,11 +113,6 @@ func (a *Agent) keep(g *Grant) error {
 	case a.grants[g.transfer] != nil:
 		return fmt.Errorf("kvtransfer: there is a grant %d already", g.transfer)
 	}
-	if g.terms.Op == transport.Write {
-		if other, taken := a.slots.LoadOrStore(slotOf(g.transfer), g); taken {
-			return fmt.Errorf("kvtransfer: grant %d: Write grant %d is open and has the same low 24 bits: their immediates could not be told apart", g.transfer, other.(*Grant).transfer)
-		}
-	}
 	a.background.Add(1) // until OnEnd
 	a.grants[g.transfer] = g
 	if g.terms.Lease > 0 {
@@ -132,6 +129,10 @@ func (g *Grant) Descriptor() Descriptor {
 	}
 	for i, b := range g.terms.Blocks {
 		d.Blocks[i] = kvcache.Entry{Index: g.terms.First + i, Ref: b}
+	}
+	if t := &g.terms; t.Op == transport.Read {
+		d.Digests = digests(g.a.cfg.Slab, Whole, t.Blocks, t.First, t.Tokens, len(t.Blocks))
+		d.Hidden = digests(g.a.cfg.Slab, Part{Layer: AllLayers, Plane: Hidden}, t.Blocks, t.First, t.Tokens, len(t.Blocks))
 	}
 	return d
 }
@@ -179,7 +180,6 @@ func (g *Grant) end(why End) {
 		g.lease.Stop()
 	}
 	delete(a.grants, g.transfer)
-	a.slots.CompareAndDelete(slotOf(g.transfer), g)
 	a.mu.Unlock()
 	go func() {
 		defer a.background.Done()

@@ -1,6 +1,7 @@
 package kvtransfer
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"kvferry/kvcache"
@@ -123,25 +124,59 @@ func (d *descriptors) add(local, remote int64, size int) {
 	}
 }
 
-// An immediate is the transfer's low bits, the layer and a value of the peer's, in 24, 8
-// and 32 bits. immAll is in place of a layer's number.
-const immAll = kvcache.MaxLayers
-
-// slotOf is the part of a transfer's number that fits into an immediate.
-func slotOf(transfer uint64) uint64 { return transfer & (1<<24 - 1) }
-
-// Immediate is what a Move that notifies sends, for peers that have no Agent: that a layer
-// of the grant, or all of them, has been written.
-func Immediate(transfer uint64, layer int, value uint32) uint64 {
-	if layer == AllLayers {
-		layer = immAll
+// sealed are the layers of a part as a slab seals them, from and up to: K and V together, and the
+// hidden states behind the last layer, if there are any.
+func (p Part) sealed(g kvcache.Geometry) (from, to int) {
+	if p.Plane != Hidden {
+		return p.layers(g)
 	}
-	return transfer<<40 | uint64(layer&0xff)<<32 | uint64(value)
+	return g.Layers, g.Layers + min(g.HiddenSize, 1)
 }
 
-func decodeImm(imm uint64) (slot uint64, layer int, value uint32) {
-	if layer = int(imm >> 32 & 0xff); layer == immAll {
-		layer = AllLayers
+// layer is the part's as a kvcache.DigestError has it.
+func (p Part) layer() int {
+	if p.Plane == Hidden {
+		return AllLayers
 	}
-	return imm >> 40, layer, uint32(imm)
+	return p.Layer
+}
+
+// A Notice is what a Move that notifies sends with its last bytes.
+type Notice struct {
+	Transfer uint64 // the grant's
+	Layer    int    // written by now, or AllLayers
+	Value    uint32 // of the peer's Move
+	Digests  Digests
+}
+
+const (
+	noticeSize = 28 // without sums
+	// maxSums keeps a notice in one piece: a longer message is sent when its first pieces were
+	// acknowledged, a round trip later.
+	maxSums = (transport.MaxText - 1 - transport.MaxName - noticeSize) / 8
+)
+
+// Encode returns the notice as a peer's Agent reads it.
+func (n *Notice) Encode() []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, noticeSize+8*len(n.Digests.Sums)), n.Transfer)
+	for _, v := range [...]uint32{uint32(n.Layer), n.Value, uint32(n.Digests.First), uint32(n.Digests.Run), uint32(n.Digests.Tokens)} {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	for _, s := range n.Digests.Sums {
+		b = binary.LittleEndian.AppendUint64(b, s)
+	}
+	return b
+}
+
+// decodeNotice reads what a peer has sent; false if it is no notice.
+func decodeNotice(b []byte) (n Notice, ok bool) {
+	if len(b) < noticeSize || (len(b)-noticeSize)%8 != 0 {
+		return n, false
+	}
+	word := func(i int) int { return int(int32(binary.LittleEndian.Uint32(b[8+4*i:]))) }
+	n = Notice{Transfer: binary.LittleEndian.Uint64(b), Layer: word(0), Value: uint32(word(1)), Digests: Digests{First: word(2), Run: word(3), Tokens: word(4)}}
+	for b = b[noticeSize:]; len(b) > 0; b = b[8:] {
+		n.Digests.Sums = append(n.Digests.Sums, binary.LittleEndian.Uint64(b))
+	}
+	return n, n.Layer >= AllLayers && n.Digests.First >= 0 && n.Digests.Run >= 0 && n.Digests.Tokens >= 0
 }

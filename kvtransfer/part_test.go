@@ -191,19 +191,3 @@ func TestRequestsBytes(t *testing.T) {
 		}
 	}
 }
-
-func TestImmediate(t *testing.T) {
-	for _, transfer := range []uint64{0, 1, 1<<24 - 1} {
-		for _, layer := range []int{0, 27, kvcache.MaxLayers - 1, AllLayers} {
-			for _, token := range []uint32{0, 151_935, 1<<32 - 1} {
-				tr, l, tok := decodeImm(Immediate(transfer, layer, token))
-				if tr != transfer || l != layer || tok != token {
-					t.Errorf("%d, %d, %d comes back as %d, %d, %d", transfer, layer, token, tr, l, tok)
-				}
-			}
-		}
-	}
-	if tr, _, _ := decodeImm(Immediate(1<<24+5, 0, 0)); tr != 5 {
-		t.Errorf("a transfer's low 24 bits come back as %d", tr)
-	}
-}

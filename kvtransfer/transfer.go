@@ -88,7 +88,8 @@ type Move struct {
 	// transport.BatchOptions.
 	Since time.Duration
 	// Notify, of a Write, is the peer's Arrival when all bytes of the move are there, with
-	// Value, a number of the caller's.
+	// Value, a number of the caller's, and the digests of the blocks, whose indices follow one
+	// another.
 	Notify bool
 	Value  uint32
 	// Done is called once, perhaps before Move has returned: it must not wait for its caller.
@@ -119,7 +120,12 @@ func (t *Transfer) Move(m Move) {
 	v := &move{t: t, since: a.clk.Now(), reqs: Requests(a.cfg.Slab, m.Op, m.Part, m.Pairs, m.Tokens), done: m.Done}
 	v.opt = transport.BatchOptions{Timeout: a.cfg.Timeout, Since: m.Since, Tag: t.opt.Tag}
 	if m.Notify {
-		v.opt.HasImm, v.opt.Imm = true, Immediate(t.d.Transfer, m.Part.Layer, m.Value)
+		local, first := make([]kvcache.Ref, len(m.Pairs)), 0
+		for i, p := range m.Pairs {
+			local[i], first = p.Local, m.Pairs[0].Index
+		}
+		n := Notice{t.d.Transfer, m.Part.Layer, m.Value, digests(a.cfg.Slab, m.Part, local, first, m.Tokens, maxSums)}
+		v.opt.Message = n.Encode()
 	}
 	for _, r := range v.reqs {
 		v.bytes += len(r.Local)

@@ -39,7 +39,7 @@ func TestMoveFaults(t *testing.T) {
 			c.a.mu.Unlock()
 			c.a.ended(transport.ErrInvalid)
 			checks := 0
-			c.a.Check(Check{Checker: kvcache.NewContent(geometry, prompt(8)), Blocks: m.local, Part: m.part}, func(e Checked) {
+			c.a.Check(Check{Blocks: m.local, Part: m.part}, func(e Checked) {
 				if checks++; !errors.Is(e.Err, transport.ErrInvalid) || !strings.Contains(e.Err.Error(), want) || e.Blocks != 0 {
 					t.Errorf("a check: %+v, want %q", e, want)
 				}

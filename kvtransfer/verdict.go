@@ -7,11 +7,11 @@ import (
 )
 
 // This file is what the agent tells the transport of bytes that its moves brought: right or
-// wrong. A node that has read them finds out itself. One that has written them hears of
-// wrong ones from the other side, perhaps after the transfer has ended: its last parts are
-// checked then.
+// wrong. A node that has read them finds out itself if they are right. If they are not, the node
+// that they came from has to look whether it has them right: either end hears of that from the
+// other side, perhaps after the transfer has ended.
 
-// An ended transfer is one that wrote.
+// An ended transfer is one that wrote, or that read and has not been judged.
 type ended struct {
 	key   any
 	trail transport.Trail
@@ -27,27 +27,15 @@ const (
 	maxEnded = 1024
 )
 
-// Vouch says that all bytes of a transfer that read were right. Only the first of Vouch and
-// Blame counts.
+// Vouch says that all bytes of a transfer that read were right. Only the first counts.
 func (t *Transfer) Vouch() {
-	if trail, first := t.judge(); first {
+	t.a.mu.Lock()
+	trail, first := t.trail, !t.judged
+	t.judged = true
+	t.a.mu.Unlock()
+	if first {
 		trail.Vouch()
 	}
-}
-
-// Blame says that bytes that a transfer read were wrong.
-func (t *Transfer) Blame(err error) {
-	if trail, first := t.judge(); first {
-		trail.Blame(err)
-	}
-}
-
-func (t *Transfer) judge() (trail transport.Trail, first bool) {
-	t.a.mu.Lock()
-	defer t.a.mu.Unlock()
-	first = !t.judged
-	t.judged = true
-	return t.trail, first
 }
 
 // retireLocked keeps what may yet be said of a transfer that wrote. The function that it
@@ -56,8 +44,8 @@ func (t *Transfer) judge() (trail transport.Trail, first bool) {
 func (a *Agent) retireLocked(t *Transfer, well bool) func() {
 	now := a.clk.Now()
 	var right []transport.Trail
-	if t.wrote && t.wrong == nil && t.opt.Key != nil {
-		a.ended = append(a.ended, ended{t.opt.Key, t.trail, now, well})
+	if !t.judged && t.wrong == nil && t.opt.Key != nil {
+		a.ended = append(a.ended, ended{t.opt.Key, t.trail, now, well && t.wrote})
 	}
 	for len(a.ended) > 0 && (now-a.ended[0].at > judgeWithin || len(a.ended) > maxEnded) {
 		if e := &a.ended[0]; e.well {
@@ -77,9 +65,9 @@ func (a *Agent) retireLocked(t *Transfer, well bool) func() {
 	}
 }
 
-// Blame is told that the other side found what a transfer of that key wrote to be wrong.
-// While it runs, what it has under way may be just that: the other side may know that it
-// has landed before this one. So then it is blamed at its end.
+// Blame is told that what a transfer of that key wrote or read has come out wrong, and was right
+// where it came from. While it runs, what it has under way may be just that: the other side may
+// know that it has landed before this one. So then it is blamed at its end.
 func (a *Agent) Blame(key any, err error) {
 	a.mu.Lock()
 	if t := a.live[key]; t != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestVerdicts: a transfer that wrote can be blamed while it runs and for a while after,
-// once; one that read is judged at once, by the first word.
+// once; so can one that read, unless it was vouched for.
 func TestVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCouple(t, nil)
@@ -64,22 +64,28 @@ func TestVerdicts(t *testing.T) {
 
 		n++
 		g := c.b.grant(n, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4})
-		r := c.a.open(g.Descriptor(), Options{})
-		c.a.start(r, transport.Read, Whole, refs(0, 1), false, 0)
-		synctest.Wait()
-		c.a.ended(nil)
-		r.Blame(wrong)
-		r.Blame(wrong)
-		r.Vouch()
+		read := func(key any) *Transfer {
+			r := c.a.open(g.Descriptor(), Options{Key: key})
+			c.a.start(r, transport.Read, Whole, refs(0, 1), false, 0)
+			synctest.Wait()
+			c.a.ended(nil)
+			return r
+		}
+		read(6).Close(true)
+		c.a.Blame(6, wrong)
+		c.a.Blame(6, wrong)
+		right := read(7)
+		right.Vouch()
+		right.Close(true)
+		c.a.Blame(7, wrong)
 		if strikes() != 4 {
 			t.Errorf("%d strikes, want 4", strikes())
 		}
-		r.Close(true)
 	})
 }
 
 // TestEnded: what is remembered of transfers that wrote is bounded, in number and in time;
-// of those that read nothing is.
+// of those that read and were vouched for nothing is.
 func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCouple(t, nil)
@@ -87,7 +93,7 @@ func TestEnded(t *testing.T) {
 		end := func(key any, wrote bool) {
 			c.a.mu.Lock()
 			defer c.a.mu.Unlock()
-			c.a.retireLocked(&Transfer{a: c.a.Agent, opt: Options{Key: key}, wrote: wrote}, true)
+			c.a.retireLocked(&Transfer{a: c.a.Agent, opt: Options{Key: key}, wrote: wrote, judged: !wrote}, true)
 		}
 		for i := range 2 * maxEnded {
 			end(i, true)
@@ -135,9 +141,8 @@ func TestPraise(t *testing.T) {
 				return x
 			}
 			strike := func() {
-				x := move(nil)
-				x.Blame(wrong)
-				x.Close(false)
+				move("struck").Close(false)
+				c.a.Blame("struck", wrong)
 			}
 			strike()
 			strike()

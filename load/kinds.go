@@ -248,6 +248,7 @@ func (s Spec) Validate() error {
 		s.check(k, &bad)
 	}
 	config.Between(&bad, "InFlight", s.InFlight, 0, MaxInFlight)
+	config.Between(&bad, "Requests", max(s.Requests, 1), 1, 100_000_000) // arrivals of so many take 0.8 GB
 	return bad.Err("load.Spec")
 }
 

@@ -64,7 +64,7 @@ func (w *worker) direct(s *session, m *proto.Direct) {
 			}
 			return nil
 		case err != nil:
-			w.fail(l, l.id, fmt.Errorf("%w: kv.segment: %w", connector.ErrInvalid, err))
+			w.fail(l, l.id, fmt.Errorf("%w: kv.segment: %w", connector.ErrOffer, err))
 			return nil
 		}
 		l.remote, l.moves = remote, moves

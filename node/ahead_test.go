@@ -90,9 +90,9 @@ func TestAheadInVain(t *testing.T) {
 	ahead()
 	fails(proto.FailCode_FAIL_UNDIRECTED, true)
 	p.direct(ahead(), &proto.KVRef{NodeId: "decode-0", Blocks: make([]*proto.Block, 1<<12)})
-	fails(proto.FailCode_FAIL_INVALID, false)
+	fails(proto.FailCode_FAIL_TRANSFER, true)
 	p.direct(ahead(), &proto.KVRef{NodeId: "decode-0", Segment: &proto.Segment{Name: "x", Length: 1}})
-	fails(proto.FailCode_FAIL_INVALID, false)
+	fails(proto.FailCode_FAIL_NO_PATH, true)
 	id := ahead()
 	if err := p.stream.Send(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: id}}}); err != nil {
 		t.Fatal(err)

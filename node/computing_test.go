@@ -33,11 +33,11 @@ func newComputing(p *engine.Profile) func(*kvcache.Slab, clock.Clock) (engine.Ex
 	}
 }
 
-func (c *computing) Admit(uint64, []kvcache.Token, engine.Use) engine.Checker { return nil }
-func (c *computing) Forget(uint64)                                            {}
-func (c *computing) Load(uint64, []kvcache.Ref, int)                          {}
-func (c *computing) Progress() uint64                                         { return c.rows.Load() }
-func (c *computing) Close() error                                             { return nil }
+func (c *computing) Admit(uint64, string, string, []kvcache.Token, engine.Use) {}
+func (c *computing) Forget(uint64)                                             {}
+func (c *computing) Load(uint64, []kvcache.Ref, int)                           {}
+func (c *computing) Progress() uint64                                          { return c.rows.Load() }
+func (c *computing) Close() error                                              { return nil }
 
 func (c *computing) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
 	if ctx.Err() != nil {
@@ -56,6 +56,10 @@ func (c *computing) Run(ctx context.Context, step *engine.Step, layer func(int, 
 				expand(k, hash(x, 1))
 				expand(v, hash(x, 2))
 				c.rows.Add(1)
+				bt := c.slab.Geometry().BlockTokens
+				ref, rows := w.Seq.Table.Refs()[(w.From+j)/bt], (w.From+j)%bt+1
+				c.slab.Seal(ref, l, rows)
+				c.slab.Seal(ref, c.slab.Geometry().Layers, rows) // hidden states, whatever they are
 			}
 			for j := range xs[i] {
 				xs[i][j] = c.attend(w.Seq, l, w.From+j)

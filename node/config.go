@@ -70,12 +70,17 @@ type Config struct {
 	// the host: 2.5 ms a MB were seen, many times what a transfer into it takes.
 	// Default 512 MiB, some 30 prompts of 256 tokens; negative is none.
 	WarmBytes int
-	// RecheckKV has a decode node check all blocks of a request a second time, when its
-	// last step has ended: what has changed since it landed is found, and the request
-	// fails. See package connector. The last token leaves later by that check, 1.2 ms for
-	// 256 tokens of a 7B model; on a GPU that takes no time a request takes 1.1 times as
-	// long (BenchmarkRecheckKV). Default off.
-	RecheckKV bool
+	// TokensFromKV has the modelled GPU draw each token from all KV bytes of its sequence, as they lie
+	// in the pool at that moment: a wrong byte gives wrong tokens. Each step then reads all KV of its
+	// sequences, and all KV is written. Nodes of one cluster need the same. Default off: tokens
+	// follow from the tokens before them.
+	TokensFromKV bool
+	// KVChecks says when KV blocks are compared with the digests that were made when they were
+	// computed, with commas: "landing" (from another node), "hit" (the prefix cache had them),
+	// "first" (before a decode node's first token leaves), "last" (before its last), "every=64"
+	// (each so many of its tokens); or "none", which makes no digests either and goes with no node
+	// that has them. docs/fidelity.md has what each costs. Default DefaultKVChecks.
+	KVChecks string
 	// Link paces this node's transfers to a modelled NIC; nil is the real network.
 	Link *pacing.Link
 	// Ledger is a file by which the nodes of this machine that have the same share their modelled
@@ -125,6 +130,7 @@ func (c *Config) setDefaults() error {
 	}
 	config.Default(&c.Model, c.Profile.Model)
 	c.PrefixCaching = c.PrefixCaching || c.Profile.RadixCache()
+	config.Default(&c.KVChecks, DefaultKVChecks)
 	config.Default(&c.WarmBytes, 512<<20)
 	config.Default(&c.TransferTimeout, 10*time.Second)
 	config.Default(&c.HoldTimeout, time.Minute)
@@ -160,7 +166,11 @@ func (c *Config) executor(slab *kvcache.Slab) (engine.Executor, error) {
 	if c.Role != proto.Role_ROLE_NONDISAGG {
 		costs = c.Profile.DisaggEngine()
 	}
-	return modelled.New(c.Clock, costs, slab, c.Profile.Vocab)
+	m, err := modelled.New(c.Clock, costs, slab, c.Profile.Vocab)
+	if err == nil {
+		m.TokensFromKV = c.TokensFromKV
+	}
+	return m, err
 }
 
 // schedulerName is what the node says of its scheduler.
@@ -187,6 +197,8 @@ func (c Config) Validate() error {
 	bad.Check("Proxy", config.ServerAddress(c.Proxy))
 	bad.Check("GRPCAddr", config.PeerAddress(c.GRPCAddr))
 	rails.Check(&bad, c.Rails)
+	_, err := parseKVChecks(c.KVChecks)
+	bad.Check("KVChecks", err)
 	bad.Check("KVLocation", topology.CheckLocation(c.KVLocation))
 	if c.Matrix != "" {
 		_, err := topology.ReadMatrix(c.Matrix)
@@ -244,10 +256,17 @@ func (c *Config) checkMemory(bad *config.Faults, asked int) {
 	}
 }
 
-// geometryName is equal for geometries whose blocks of the same number of tokens are
-// alike, byte for byte.
-func geometryName(g kvcache.Geometry) string {
-	return fmt.Sprintf("%d layers, %d KV heads of %d x %d bytes, hidden %d", g.Layers, g.KVHeads, g.HeadDim, g.ElemBytes, g.HiddenSize)
+// geometryName is equal for nodes whose blocks of the same number of tokens are
+// alike, byte for byte, and are used alike.
+func (c *Config) geometryName() string {
+	g, use := c.Profile.KVGeometry, ""
+	if c.TokensFromKV {
+		use = ", tokens drawn from it (--tokens-from-kv)"
+	}
+	if c.KVChecks == "none" { // its KV would be taken unchecked by nodes that have digests
+		use += ", without digests (--kv-checks none)"
+	}
+	return fmt.Sprintf("%d layers, %d KV heads of %d x %d bytes, hidden %d%s", g.Layers, g.KVHeads, g.HeadDim, g.ElemBytes, g.HiddenSize, use)
 }
 
 // info is what the node tells the registry.
@@ -256,9 +275,9 @@ func (n *Node) info() *proto.NodeInfo {
 	info := &proto.NodeInfo{
 		Id: c.ID, Role: c.Role, GrpcAddr: n.GRPCAddr(), Model: c.Model, Profile: p.Name,
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
-		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), PrefixBlocks: uint32(c.Tiers.Holds(c.KVBlocks, p.KVGeometry)), Handoffs: handoff.Names(),
+		KvGeometry: c.geometryName(), KvBlocks: uint32(c.KVBlocks), PrefixBlocks: uint32(c.Tiers.Holds(c.KVBlocks, p.KVGeometry)), Handoffs: handoff.Names(),
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
-		Scheduler: c.schedulerName(), Version: version.String(),
+		Scheduler: c.schedulerName(), Version: version.String(), Protocol: proto.Protocol, Reach: n.reach,
 	}
 	info.KvTokenBytes, info.SequenceNs = uint32(p.KVGeometry.TokenBytes()), uint32(min(p.SequenceTime(), math.MaxUint32))
 	step, token := p.Slowest()

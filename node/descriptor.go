@@ -41,6 +41,9 @@ func refOf(d kvtransfer.Descriptor) *proto.KVRef {
 	}
 	for i, b := range d.Blocks {
 		ref.Blocks[i] = &proto.Block{Index: uint32(b.Index), Id: uint32(b.Ref.ID), Generation: b.Ref.Gen}
+		if len(d.Digests.Sums) > 0 {
+			ref.Blocks[i].Digest, ref.Blocks[i].HiddenDigest = d.Digests.Sums[i], d.Hidden.Sums[i]
+		}
 	}
 	return ref
 }
@@ -50,7 +53,12 @@ func descriptorOf(ref *proto.KVRef) kvtransfer.Descriptor {
 		Node: ref.GetNodeId(), Addr: ref.GetGrpcAddr(), Transfer: ref.GetTransferId(), Tokens: int(ref.GetTokens()),
 		Segment: segmentFromProto(ref.GetSegment()), Blocks: make([]kvcache.Entry, 0, len(ref.GetBlocks())),
 	}
+	if len(ref.GetBlocks()) > 0 {
+		d.Digests = kvtransfer.Digests{First: int(ref.GetBlocks()[0].GetIndex()), Run: 1, Tokens: d.Tokens}
+		d.Hidden = d.Digests
+	}
 	for _, b := range ref.GetBlocks() {
+		d.Digests.Sums, d.Hidden.Sums = append(d.Digests.Sums, b.GetDigest()), append(d.Hidden.Sums, b.GetHiddenDigest())
 		d.Blocks = append(d.Blocks, kvcache.Entry{Index: int(b.GetIndex()), Ref: kvcache.Ref{ID: kvcache.BlockID(b.GetId()), Gen: b.GetGeneration()}})
 	}
 	return d

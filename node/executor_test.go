@@ -97,8 +97,8 @@ func TestComputedKV(t *testing.T) {
 				if bytes == 0 || (hits > 0) != caching {
 					t.Errorf("%d bytes were moved, %d tokens were cached", bytes, hits)
 				}
-				if checked != 0 {
-					t.Errorf("%d blocks count as checked, and nobody can say what they must be", checked)
+				if checked == 0 {
+					t.Error("no block was checked: the digest of bytes needs nobody who knows what they must be")
 				}
 				for name, n := range s.nodes {
 					if st := n.daemon.kv.Rails()[0]; st.Strikes != 0 {
@@ -164,8 +164,8 @@ func TestOtherEngine(t *testing.T) {
 	}
 }
 
-// TestTornInTransit: one bit of KV that is changed on its way changes the answer, with
-// nobody to notice: what a decode node draws depends on the bytes that have arrived.
+// TestTornInTransit: one bit of KV that is changed on its way changes the answer, if nobody
+// checks: what a decode node draws depends on the bytes that have arrived.
 func TestTornInTransit(t *testing.T) {
 	q := query{4, 100, 30}
 	want := alone(t, []query{q})[0]
@@ -178,6 +178,7 @@ func TestTornInTransit(t *testing.T) {
 			var rail *transporttest.Corrupter
 			s := startNodes(t, hand, func(c *Config) {
 				computed(c)
+				c.KVChecks = "none"
 				if c.ID == mover {
 					c.decorate = func(r transport.Rail) transport.Rail {
 						rail = transporttest.Corrupt(r, 0)
@@ -192,16 +193,16 @@ func TestTornInTransit(t *testing.T) {
 			carried, _ := rail.Carried()
 			rail.Every(int(carried) + 1) // the next slice, and none of those that follow it
 			got, status := s.text(q.seed, q.length, q.tokens)
-			if _, flipped := rail.Carried(); flipped != 1 {
-				t.Fatalf("%d slices were changed, want 1", flipped)
+			// The first token is drawn where the prompt was computed; or from what came; or in both places, and then
+			// the proxy sees that they differ.
+			h, err := handoff.Parse(hand)
+			twice := h.First == handoff.PrefillLeg && h.FirstToken == handoff.DecodeLeg && !h.InStep
+			if _, flipped := rail.Carried(); err != nil || flipped < 1 || flipped > 1 && !twice {
+				t.Fatalf("%d slices were changed, want 1: %v", flipped, err)
 			}
-			if status != http.StatusOK || got == want {
-				t.Errorf("%d %q with a changed bit, %q without", status, got, want)
-			}
-			// The first token is drawn where the prompt was computed, or from what came.
 			first := func(text string) string { return strings.Fields(text)[0] }
-			if h, err := handoff.Parse(hand); err != nil || first(got) != first(want) != (h.FirstToken == handoff.DecodeLeg && !h.InStep) {
-				t.Errorf("%q with a changed bit, %q without, %v", got, want, err)
+			if twice && status != http.StatusBadGateway || !twice && (status != http.StatusOK || got == want || (first(got) != first(want)) != (h.FirstToken == handoff.DecodeLeg && !h.InStep)) {
+				t.Errorf("%d %q with a changed bit, %q without", status, got, want)
 			}
 			rail.Every(0)
 			if got, _ := s.text(q.seed, q.length, q.tokens); got != want {

@@ -54,19 +54,20 @@ func TestServerInfoOfRealNodes(t *testing.T) {
 	}
 }
 
-// TestGeometryName: profiles whose blocks differ in bytes have different names.
+// TestGeometryName: nodes whose blocks differ in bytes, or in what tokens are drawn from, have different
+// names.
 func TestGeometryName(t *testing.T) {
 	p, err := engine.LoadProfile(engine.DefaultProfile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]bool{}
-	g := p.KVGeometry
+	seen := map[string]bool{(&Config{Profile: p, TokensFromKV: true}).geometryName(): true, (&Config{Profile: p, KVChecks: "none"}).geometryName(): true}
+	g := &p.KVGeometry
 	for _, change := range []*int{nil, &g.Layers, &g.KVHeads, &g.HeadDim, &g.ElemBytes, &g.HiddenSize} {
 		if change != nil {
 			*change++
 		}
-		if name := geometryName(g); seen[name] {
+		if name := (&Config{Profile: p}).geometryName(); seen[name] {
 			t.Errorf("%s twice", name)
 		} else {
 			seen[name] = true

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -51,7 +52,7 @@ func (l *lease) keep(ctx context.Context) error {
 func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 	var id uint64
 	var wait time.Duration
-	complained := false
+	complained := ""
 	for {
 		var silent, err error
 		if id == 0 {
@@ -59,6 +60,11 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 			if r, err = l.register(ctx, reg); err == nil {
 				id, wait = r.GetLease(), interval(r.GetTtlMs())
 				l.log.Info("registered", "proxy", l.proxy)
+				if r.GetProtocol() != proto.Protocol {
+					l.leave(ctx, reg, id)
+					return fmt.Errorf("node %s: version %s of kvferry speaks protocol %d, the proxy at %s has version %s and speaks %d: run the same version on both",
+						l.node.Id, l.node.Version, proto.Protocol, l.proxy, cmp.Or(r.GetVersion(), "unknown"), r.GetProtocol())
+				}
 			}
 		} else {
 			var r *proto.KeepAliveReply
@@ -72,31 +78,39 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 		}
 		switch status.Code(err) {
 		case codes.OK:
-			complained = false
+			complained = ""
 		case codes.NotFound:
 			id, wait = 0, 0
 		case codes.InvalidArgument, codes.FailedPrecondition, codes.AlreadyExists:
 			return fmt.Errorf("node %s: the proxy refuses it: %s", l.node.Id, status.Convert(err).Message())
 		default:
-			if ctx.Err() == nil && !complained {
-				l.log.Warn("proxy not reachable, trying again", "proxy", l.proxy, "err", err)
-				complained = true
+			level, text, why := slog.LevelWarn, "proxy not reachable, trying again", ""
+			if status.Code(err) == codes.Aborted {
+				level, text, why = slog.LevelError, "the proxy cannot use this node yet, trying again", status.Convert(err).Message()
+			}
+			if ctx.Err() == nil && complained != text+why {
+				l.log.Log(ctx, level, text, "proxy", l.proxy, "err", err)
+				complained = text + why
 			}
 			wait = time.Second
 		}
 		select {
 		case <-ctx.Done():
 			if id != 0 {
-				bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-				_, err := reg.Deregister(bye, &proto.DeregisterRequest{Lease: id})
-				cancel()
-				if err != nil {
-					l.log.Warn("deregistering", "err", err)
-				}
+				l.leave(ctx, reg, id)
 			}
 			return ctx.Err()
 		case <-time.After(wait):
 		}
+	}
+}
+
+// leave ends a lease, also once ctx is done.
+func (l *lease) leave(ctx context.Context, reg proto.RegistryClient, id uint64) {
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if _, err := reg.Deregister(bye, &proto.DeregisterRequest{Lease: id}); err != nil {
+		l.log.Warn("deregistering", "err", err)
 	}
 }
 

@@ -26,6 +26,7 @@ type fakeRegistry struct {
 	takes  map[int]time.Duration
 	calls  int
 	leases uint64
+	older  uint32 // by how many versions the proxy's protocol is
 	said   []string
 }
 
@@ -56,7 +57,7 @@ func (r *fakeRegistry) Register(ctx context.Context, in *proto.RegisterRequest, 
 		return nil, err
 	}
 	r.leases++
-	return &proto.RegisterReply{Lease: r.leases, TtlMs: r.ttls[0]}, nil
+	return &proto.RegisterReply{Lease: r.leases, TtlMs: r.ttls[0], Protocol: proto.Protocol - r.older, Version: "v0.9"}, nil
 }
 
 func (r *fakeRegistry) KeepAlive(ctx context.Context, in *proto.KeepAliveRequest, _ ...grpc.CallOption) (*proto.KeepAliveReply, error) {
@@ -87,6 +88,7 @@ func TestLease(t *testing.T) {
 		takes  map[int]time.Duration // the calls
 		stands int                   // the renewal to which the node's loop has no answer, from 1
 		until  time.Duration         // then the node leaves
+		older  uint32
 		want   string
 		err    string
 	}{
@@ -193,6 +195,22 @@ func TestLease(t *testing.T) {
 			want: `0s register decode-0, within 10s`,
 			err:  "node decode-0: the proxy refuses it: what?",
 		},
+		"it has no partner yet": {
+			ttls: [2]uint32{3000, 3000}, faults: map[int]error{1: status.Error(codes.Aborted, "node.rails: tcp, shm"), 2: status.Error(codes.Aborted, "node.rails: tcp, shm")}, until: 2500 * time.Millisecond,
+			want: `0s register decode-0, within 10s
+				0s ERROR msg="the proxy cannot use this node yet, trying again" proxy=proxy:1 err="rpc error: code = Aborted desc = node.rails: tcp, shm"
+				1s register decode-0, within 10s
+				2s register decode-0, within 10s
+				2s INFO msg=registered proxy=proxy:1
+				2.5s leave 1, within 1s`,
+		},
+		"the proxy is older": {
+			ttls: [2]uint32{3000, 3000}, older: 1, until: time.Minute,
+			want: `0s register decode-0, within 10s
+				0s INFO msg=registered proxy=proxy:1
+				0s leave 1, within 1s`,
+			err: "node decode-0: version v1.0 of kvferry speaks protocol 1, the proxy at proxy:1 has version v0.9 and speaks 0: run the same version on both",
+		},
 		"it does not fit": {
 			faults: map[int]error{1: status.Error(codes.FailedPrecondition, "a10, not h100")}, until: time.Minute,
 			want: `0s register decode-0, within 10s`,
@@ -201,10 +219,10 @@ func TestLease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &fakeRegistry{began: time.Now(), ttls: c.ttls, faults: c.faults, takes: c.takes}
+				r := &fakeRegistry{began: time.Now(), ttls: c.ttls, faults: c.faults, takes: c.takes, older: c.older}
 				asked := 0
 				l := &lease{
-					node: &proto.NodeInfo{Id: "decode-0"}, proxy: "proxy:1", rails: func() []*proto.RailLoad { return make([]*proto.RailLoad, 2) },
+					node: &proto.NodeInfo{Id: "decode-0", Version: "v1.0"}, proxy: "proxy:1", rails: func() []*proto.RailLoad { return make([]*proto.RailLoad, 2) },
 					log: slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 						if a.Key == slog.TimeKey {
 							return slog.Attr{}

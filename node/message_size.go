@@ -5,6 +5,8 @@ import (
 
 	protobuf "google.golang.org/protobuf/proto"
 
+	"kvferry/connector"
+	"kvferry/engine"
 	"kvferry/proto"
 )
 
@@ -13,9 +15,12 @@ import (
 func (w *worker) checkLength(m *proto.Submit) error {
 	limit := w.cfg.Profile.MaxModelLen
 	if n := len(m.GetPrompt()) / 4; n > limit {
-		return fmt.Errorf("prompt has %d tokens: the model has %d (max_model_len)", n, limit)
+		return fmt.Errorf("%w: prompt has %d tokens: the model has %d (max_model_len)", engine.ErrTooLong, n, limit)
 	}
-	return w.checkBlocks(m.GetKv())
+	if err := w.checkBlocks(m.GetKv()); err != nil {
+		return fmt.Errorf("%w: %w", connector.ErrOffer, err)
+	}
+	return nil
 }
 
 // checkBlocks refuses blocks that are more than the longest prompt has.

@@ -107,7 +107,7 @@ func TestSubmitBeyondModel(t *testing.T) {
 	p := x.w.cfg.Profile
 	x.ask(proto.Leg_LEG_PREFILL, handoff.Pull.Name, make([]kvcache.Token, p.MaxModelLen+1), 1)
 	m := clocktest.Receive(t, x.said, "a refusal")
-	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_INVALID || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
+	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_TOO_LARGE || !m.Failed[0].Retryable || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
 		t.Errorf("a prompt of %d tokens: the node says %v", p.MaxModelLen+1, m)
 	}
 	kv := &proto.KVRef{NodeId: "x", TransferId: 1}
@@ -122,7 +122,7 @@ func TestSubmitBeyondModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	m = clocktest.Receive(t, x.said, "a refusal")
-	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_INVALID || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
+	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_TRANSFER || !m.Failed[0].Retryable || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
 		t.Errorf("%d blocks: the node says %v", len(kv.Blocks), m)
 	}
 }

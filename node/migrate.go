@@ -41,7 +41,7 @@ func (w *worker) migrate(s *session, m *proto.Migrate) {
 		l := w.live[s.requests[m.GetId()]]
 		switch {
 		case err != nil && l != nil:
-			w.migrated(connector.Migrated{ID: l.id, Transfer: remote.Transfer, Err: fmt.Errorf("%w: kv.segment: %w", connector.ErrInvalid, err)})
+			w.migrated(connector.Migrated{ID: l.id, Transfer: remote.Transfer, Err: fmt.Errorf("%w: kv.segment: %w", connector.ErrOffer, err)})
 			return nil
 		case l == nil || l.out != nil && l.out.Moves() > 0: // the core refuses the second
 			if out != nil {
@@ -81,10 +81,13 @@ func (w *worker) migrated(m connector.Migrated) {
 func (w *worker) resume(s *session, m *proto.Resume) {
 	w.of(s, m.GetId(), func(l *live) connector.Event {
 		l.went = false
+		bad := 0
 		if m.GetBadKv() {
-			w.kv.Blame(migrationKey{s, m.GetId()}, fmt.Errorf("%w: %s", connector.ErrContent, m.GetReason()))
+			if bad, _ = w.changed(l.name, l.leavingFrom, l.leaving); bad == 0 {
+				w.kv.Blame(migrationKey{s, m.GetId()}, fmt.Errorf("%w: %s", connector.ErrContent, m.GetReason()))
+			}
 		}
-		return connector.Resume{ID: l.id}
+		return connector.Resume{ID: l.id, Doubt: bad > 0}
 	})
 }
 
@@ -98,8 +101,8 @@ func (w *worker) halt(id uint64) {
 // outOver ends the transfer of a leg to another node, whose moves have ended.
 func (w *worker) outOver(l *live) {
 	if l.out != nil {
-		l.out.Close(l.went && l.checker != nil)
-		l.out, l.went = nil, false
+		l.out.Close(l.went && w.checks.landing)
+		l.out, l.went, l.leaving = nil, false, nil
 	}
 }
 
@@ -111,13 +114,16 @@ func (w *worker) goOn(s *session, m *proto.Continue) {
 			return nil
 		}
 		l.came = true
+		if n := len(tokens) - 1; err == nil && n > l.reserve { // before anything is made of them
+			err = fmt.Errorf("%d tokens beyond the prompt: blocks were reserved for %d", n, l.reserve)
+		}
 		if err != nil {
-			w.fail(l, l.id, fmt.Errorf("%w: continue: %w", connector.ErrInvalid, err))
+			w.fail(l, l.id, fmt.Errorf("%w: continue: %w", connector.ErrOffer, err))
 			return nil
 		}
 		w.exec.Forget(l.id)
 		known := slices.Concat(l.prompt, tokens[:len(tokens)-1])
-		l.checker = w.exec.Admit(l.id, known, l.use)
+		w.exec.Admit(l.id, l.adapter, l.salt, known, l.use)
 		return connector.Continue{ID: l.id, Tokens: []kvcache.Token(tokens)}
 	})
 }

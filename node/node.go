@@ -16,6 +16,7 @@ package node
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -61,6 +62,7 @@ type Node struct {
 	free func() error // gives the slab's memory back; nil if there is none
 	once sync.Once
 
+	reach      []string      // of each rail: see rails.Reach
 	instance   uint64        // tells this node from another that is given the same id
 	leaveGrace time.Duration // the constant; more in tests, on busy machines
 }
@@ -91,10 +93,11 @@ func New(cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var secret [32]byte
+	_, _ = crand.Read(secret[:]) // it never fails
 	core, err := connector.NewCore(connector.Config{
-		Scheduler: sched, Pool: pool, Profile: prof,
+		Scheduler: sched, Pool: pool, Profile: prof, Secret: secret,
 		Transfers: rand.Uint64() >> 16, // 2^48 is enough to be far from a predecessor's
-		RecheckKV: cfg.RecheckKV,
 	})
 	if err != nil {
 		return nil, err
@@ -124,6 +127,12 @@ func New(cfg Config) (_ *Node, err error) {
 		live: make(map[uint64]*live), sessions: make(map[*session]struct{}),
 	}
 	n.w = w
+	if w.checks, err = parseKVChecks(cfg.KVChecks); err != nil {
+		return nil, err
+	}
+	if w.slab = n.slab; w.checks != (kvChecks{}) {
+		n.slab.KeepDigests()
+	}
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {
 		return nil, err
 	}
@@ -155,6 +164,9 @@ func (n *Node) connect() error {
 			r.Close()
 		}
 		return fmt.Errorf("node %s: %w", n.cfg.ID, &config.Fault{Field: "Matrix", Err: err})
+	}
+	for _, r := range opened {
+		n.reach = append(n.reach, rails.Reach(r))
 	}
 	if n.cfg.decorate != nil {
 		for i := range opened {

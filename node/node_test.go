@@ -88,7 +88,7 @@ func startLeased(t testing.TB, ttl time.Duration, hand string, set func(*Config)
 	s.startProxy(hand, "127.0.0.1:0", "127.0.0.1:0")
 	for _, name := range names {
 		cfg := Config{
-			ID: name, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, RecheckKV: true, Logger: slog.New(slog.DiscardHandler),
+			ID: name, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler),
 			Role: map[string]proto.Role{"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG}[name[:strings.IndexByte(name, '-')]],
 		}
 		if set != nil {
@@ -115,17 +115,20 @@ type counting struct {
 	engine.Executor
 	mu   sync.Mutex
 	seqs map[uint64]bool
+
+	longest atomic.Int64 // prompt that was admitted
 }
 
 func countAdmissions(e engine.Executor, err error) (engine.Executor, error) {
 	return &counting{Executor: e, seqs: make(map[uint64]bool)}, err
 }
 
-func (c *counting) Admit(id uint64, prompt []kvcache.Token, use engine.Use) engine.Checker {
+func (c *counting) Admit(id uint64, adapter, salt string, prompt []kvcache.Token, use engine.Use) {
 	c.mu.Lock()
 	c.seqs[id] = true
+	c.longest.Store(max(c.longest.Load(), int64(len(prompt))))
 	c.mu.Unlock()
-	return c.Executor.Admit(id, prompt, use)
+	c.Executor.Admit(id, adapter, salt, prompt, use)
 }
 
 func (c *counting) Forget(id uint64) {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +99,7 @@ func (p *peers) tell(addr string, add func(*producer), leaving func()) {
 		return
 	default:
 	}
+	addr = cmp.Or(p.via, addr)
 	s := p.out[addr]
 	if s == nil {
 		s = &producer{addr: addr, notify: make(chan struct{}, 1), waiting: make(map[uint64]*question)}

@@ -147,7 +147,8 @@ func TestBrokenPeer(t *testing.T) {
 				prefill := s.nodes["prefill-0"].daemon
 				g := newGate(t, prefill.GRPCAddr(), x.cuts)
 				defer g.close()
-				s.onLoop(prefill.w, func() { prefill.w.peer.addr = g.lis.Addr().String() })
+				decode := s.nodes["decode-0"].daemon
+				s.onLoop(decode.w, func() { decode.w.peer.via = g.lis.Addr().String() })
 				var all sync.WaitGroup
 				for range 8 {
 					all.Go(func() {

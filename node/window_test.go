@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -128,10 +129,10 @@ func (x *stranger) do(t *transport.Target, op transport.Op, local []byte, at int
 	return b.Err()
 }
 
-// signal sends an immediate and nothing else.
-func (x *stranger) signal(t *transport.Target, imm uint64) error {
+// signal sends a message and nothing else.
+func (x *stranger) signal(t *transport.Target, message []byte) error {
 	x.t.Helper()
-	b := x.engine.Submit(t, nil, transport.BatchOptions{HasImm: true, Imm: imm, Timeout: clocktest.Patience})
+	b := x.engine.Submit(t, nil, transport.BatchOptions{Message: message, Timeout: clocktest.Patience})
 	<-b.Done()
 	return b.Err()
 }
@@ -186,18 +187,20 @@ func TestForeignRead(t *testing.T) {
 					err := mine.do(target, transport.Read, local, g.BlockOffset(kvcache.BlockID(b.Id)))
 					good := 0
 					for l := range g.Layers {
-						if content.Check(local[l*g.LayerBytes():(l+1)*g.LayerBytes()], int(b.Index), l) == nil {
+						layer := local[l*g.LayerBytes() : (l+1)*g.LayerBytes()]
+						want := bytes.Clone(layer)
+						if content.Fill(want, int(b.Index), l); bytes.Equal(layer, want) {
 							good++
 						}
 					}
 					return good > 0, err
 				}
-				if got, err := read(own.Blocks[0], kvcache.NewContent(g, prompt), g.BlockBytes()); !got || err != nil {
+				if got, err := read(own.Blocks[0], kvcache.NewContent(g, "", "", prompt), g.BlockBytes()); !got || err != nil {
 					t.Errorf("its own block: read %v, %v", got, err)
 				}
 				leaked := 0
 				for _, b := range foreign.Blocks {
-					got, err := read(b, kvcache.NewContent(g, other), g.BlockBytes())
+					got, err := read(b, kvcache.NewContent(g, "", "", other), g.BlockBytes())
 					if got {
 						leaked++
 					}
@@ -342,14 +345,17 @@ func TestForeignImmediate(t *testing.T) {
 	victim.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, prompt, 2)
 	kv := victim.offer()
 	g := x.w.cfg.Profile.KVGeometry
-	imm := func(layer int, token uint32) uint64 { return kvtransfer.Immediate(kv.TransferId, layer, token) }
+	imm := func(layer int, token uint32) []byte {
+		n := kvtransfer.Notice{Transfer: kv.TransferId, Layer: layer, Value: token}
+		return n.Encode()
+	}
 	for l := range g.Layers {
 		if err := x.signal(own, imm(l, 7)); err != nil {
 			t.Error(err)
 		}
 	}
 	// Whoever the blocks were offered to writes them, and is believed.
-	content, target := kvcache.NewContent(g, prompt), victim.open(kv)
+	content, target := kvcache.NewContent(g, "", "", prompt), victim.open(kv)
 	for l := range g.Layers {
 		for _, b := range kv.Blocks {
 			local := victim.mem[:g.LayerBytes()]

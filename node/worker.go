@@ -34,6 +34,8 @@ type worker struct {
 	copies sync.WaitGroup    // of blocks that the executor writes
 	kv     *kvtransfer.Agent // moves KV
 	peer   *peers            // asks other nodes
+	slab   *kvcache.Slab
+	checks kvChecks
 
 	steps chan launch // to the executor
 	timer clock.Timer
@@ -60,6 +62,8 @@ type worker struct {
 	hurry    bool          // tell the load with this iteration
 	idle     chan struct{} // closed once no request is left
 	left     chan struct{} // closed once no session is left
+
+	lent []lent // blocks of the last legs whose KV went to other nodes
 
 	landed func(connector.Check) // tests: called before a part is checked
 }
@@ -98,17 +102,23 @@ type live struct {
 	name   string // X-Request-Id
 	prompt []kvcache.Token
 
-	leg     handoff.Leg
-	handoff handoff.Handoff
-	use     engine.Use            // what is done with its KV
-	checker engine.Checker        // of what lands; nil if nobody can tell
-	remote  kvtransfer.Descriptor // the other side's blocks, if it has offered them
-	moves   *kvtransfer.Transfer  // to or from these; nil if the other side moves
-	out     *kvtransfer.Transfer  // to the node that takes the request over; nil if none does
-	went    bool                  // all of it, and right as far as is known
-	came    bool                  // told to go on
-	grant   *kvtransfer.Grant     // the other side's way to our blocks; nil if it has none
-	granted uint64                // its transfer ID
+	adapter, salt string // that its KV is of
+
+	leg         handoff.Leg
+	handoff     handoff.Handoff
+	reserve     int                   // tokens beyond the prompt that it has blocks for
+	use         engine.Use            // what is done with its KV
+	remote      kvtransfer.Descriptor // the other side's blocks, if it has offered them
+	moves       *kvtransfer.Transfer  // to or from these; nil if the other side moves
+	out         *kvtransfer.Transfer  // to the node that takes the request over; nil if none does
+	went        bool                  // all of it, and right as far as is known
+	came        bool                  // told to go on
+	grant       *kvtransfer.Grant     // the other side's way to our blocks; nil if it has none
+	granted     uint64                // its transfer ID
+	want        map[kvtransfer.Part][]kvtransfer.Digests
+	leaving     []kvcache.Ref // that out has written, the first of them at leavingFrom
+	leavingFrom int
+	wrote       bool // its blocks are remembered: see lend
 
 	right int  // parts of our moves that were checked, and right
 	done  bool // prefill: all was computed, and written if this leg writes
@@ -383,7 +393,7 @@ func (w *worker) drop(id uint64) {
 		if n := l.moves.Moves(); n > 0 {
 			panic(fmt.Sprintf("node: request %s dropped with %d moves under way", l.name, n))
 		}
-		l.moves.Close(l.done && l.checker != nil)
+		l.moves.Close(l.done && w.checks.landing)
 	}
 	if l.grant != nil {
 		l.grant.Close()

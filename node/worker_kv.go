@@ -3,13 +3,11 @@ package node
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"kvferry/connector"
-	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"
 	"kvferry/transport"
@@ -42,8 +40,13 @@ func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 	if l.handoff.Offers(handoff.DecodeLeg) {
 		terms.Op, terms.Lease = transport.Write, 0
 		terms.OnArrival = func(a kvtransfer.Arrival) {
-			w.post(connector.Arrived{ID: o.ID, Part: numberOf(a.Layer), Token: a.Value, At: a.At})
+			w.run(func() connector.Event {
+				l.expect(kvtransfer.Part{Layer: a.Layer}, a.Digests, len(o.Blocks))
+				return connector.Arrived{ID: o.ID, Part: numberOf(a.Layer), Token: a.Value, At: a.At}
+			})
 		}
+	} else {
+		w.lend(l, o.First, o.Blocks)
 	}
 	g, err := w.kv.Grant(o.Transfer, terms)
 	if err != nil {
@@ -114,91 +117,110 @@ func (w *worker) move(m connector.Move) {
 	op := transport.Read
 	if m.Write {
 		op = transport.Write
+		w.writes(l, m)
 	}
 	t.Move(kvtransfer.Move{
-		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Tokens: m.Tokens, Since: m.Since, Notify: m.Imm, Value: m.Token,
+		// The last move of a request that goes on elsewhere is told of by the proxy: its digests go with it.
+		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Tokens: m.Tokens, Since: m.Since, Notify: m.Write, Value: m.Token,
 		Done: func(e kvtransfer.Moved) {
 			if errors.Is(e.Err, kvtransfer.ErrWithdrawn) {
-				e.Err = withdrawn{e.Err}
+				e.Err = known{e.Err, connector.ErrWithdrawn}
 			}
 			w.post(connector.Moved{ID: m.ID, Part: m.Part, Bytes: e.Bytes, Posted: e.Posted, At: e.At, Err: e.Err})
 		},
 	})
 }
 
-// withdrawn is kvtransfer.ErrWithdrawn as the core knows it.
-type withdrawn struct{ error }
+// writes remembers the blocks that a move writes to another node.
+func (w *worker) writes(l *live, m connector.Move) {
+	if len(m.Pairs) == 0 || m.To == "" && l.wrote {
+		return
+	}
+	refs := make([]kvcache.Ref, len(m.Pairs))
+	for i, p := range m.Pairs {
+		refs[i] = p.Local
+	}
+	if m.To != "" { // one move after another
+		if l.leaving == nil {
+			l.leavingFrom = m.Pairs[0].Index
+		}
+		l.leaving = append(l.leaving, refs...)
+		return
+	}
+	l.wrote = true
+	w.lend(l, m.Pairs[0].Index, refs)
+}
 
-func (e withdrawn) Is(target error) bool { return target == connector.ErrWithdrawn }
-func (e withdrawn) Unwrap() error        { return e.error }
+// known is an error of kvtransfer's as the core knows it.
+type known struct {
+	error
+	as error
+}
 
-// check compares a part that landed with what the executor says it must be. Of
-// tensors K is checked with V: they lie side by side. Hidden states are used at once,
-// and not looked at again. Where the executor cannot say, nothing is compared: no block
-// counts as checked, and nobody is praised or blamed for the bytes.
+func (e known) Is(target error) bool { return target == e.as }
+func (e known) Unwrap() error        { return e.error }
+
+// check compares a part that landed with the digests that came with it, or blocks with those
+// that they had here before. Of tensors K is checked with V: they lie side by side. Hidden
+// states are used at once, and not looked at again. Where there are no digests nothing is
+// compared: no block counts as checked, and nobody is praised for the bytes.
 func (w *worker) check(c connector.Check) {
 	l := w.live[c.ID]
+	ev := connector.Checked{ID: c.ID, Part: c.Part, Again: c.Again}
+	if c.Again {
+		ev.Refs = c.Refs
+	}
 	if l == nil {
-		w.post(connector.Checked{ID: c.ID, Part: c.Part, Err: errors.New("no such request")})
+		ev.Err = errors.New("no such request")
+		w.post(ev)
 		return
+	}
+	if w.landed != nil {
+		w.landed(c)
 	}
 	part := partOf(l.handoff, c.Part)
 	whole := true // the blocks are checked completely by now
+	k := kvtransfer.Check{Blocks: c.Refs, First: c.First, Part: part}
 	switch {
 	case c.Again:
-		whole = false
+		whole, k.Part = false, kvtransfer.Whole
+	case !w.checks.landing:
+		w.post(ev)
+		return
 	case part.Plane == kvtransfer.K: // with V
-		w.judge(l, nil)
-		w.post(connector.Checked{ID: c.ID, Part: c.Part})
+		w.vouch(l)
+		w.post(ev)
 		return
 	case part.Plane == kvtransfer.V:
-		part, whole = kvtransfer.Whole, false
+		k.Part, whole = kvtransfer.Whole, false
 	case part.Plane == kvtransfer.KV && part.Layer != kvtransfer.AllLayers:
 		l.parts++
 		whole = l.parts == w.cfg.Profile.KVGeometry.Layers
 	}
-	w.kv.Check(kvtransfer.Check{Checker: w.checker(l, c), Blocks: c.Refs, First: c.First, Part: part}, func(e kvtransfer.Checked) {
-		ev := connector.Checked{ID: c.ID, Part: c.Part, Bad: e.Bad, Err: e.Err}
+	if !c.Again {
+		k.Want = l.wanted(k.Part, c.First)
+	}
+	w.kv.Check(k, func(e kvtransfer.Checked) {
+		ev.Bad, ev.From, ev.Err = e.Bad, e.From, e.Err
+		if errors.Is(e.Err, kvtransfer.ErrChanged) {
+			ev.Err = known{e.Err, connector.ErrChanged}
+		}
 		if whole {
 			ev.Blocks = e.Blocks
 		}
 		w.run(func() connector.Event {
-			if !c.Again { // what has changed here since came right
-				w.judge(l, e.Err)
+			if !c.Again && e.Err == nil && e.Blocks > 0 {
+				w.vouch(l)
 			}
 			return ev
 		})
 	})
 }
 
-// checker is what a leg's blocks are compared with, nil for nothing.
-func (w *worker) checker(l *live, c connector.Check) kvtransfer.Checker {
-	if l.checker == nil || w.landed == nil {
-		return l.checker
-	}
-	c.Refs = slices.Clone(c.Refs) // the core's own
-	return lookedAt{l.checker, sync.OnceFunc(func() { w.landed(c) })}
-}
-
-// lookedAt is a checker that tells a test before it looks.
-type lookedAt struct {
-	kvtransfer.Checker
-	before func()
-}
-
-func (k lookedAt) Check(src []byte, index, layer int) error {
-	k.before()
-	return k.Checker.Check(src, index, layer)
-}
-
-// judge takes what the check of a part of our own moves has found, for the rails that
-// carried it: all parts right, or one wrong.
-func (w *worker) judge(l *live, err error) {
-	if l.leg != handoff.DecodeLeg || l.moves == nil || l.checker == nil {
-		return
-	}
-	if err != nil {
-		l.moves.Blame(err)
+// vouch counts a part of our own moves that came right, and has the rails praised that carried
+// them when all have. If one came wrong, the proxy finds out where it went bad.
+func (w *worker) vouch(l *live) {
+	if l.leg != handoff.DecodeLeg || l.moves == nil {
 		return
 	}
 	if l.right++; l.right == l.handoff.Parts.Count(w.cfg.Profile.KVGeometry.Layers) {
@@ -236,21 +258,7 @@ func (w *worker) failed(f connector.Failed) {
 	if l == nil {
 		return
 	}
-	code, retry := proto.FailCode_FAIL_INTERNAL, true
-	switch {
-	case errors.Is(f.Err, connector.ErrDeadline):
-		code, retry = proto.FailCode_FAIL_DEADLINE, false
-	case errors.Is(f.Err, connector.ErrInvalid), errors.Is(f.Err, engine.ErrTooLong), errors.Is(f.Err, engine.ErrPoolSize):
-		code, retry = proto.FailCode_FAIL_INVALID, false
-	case errors.Is(f.Err, connector.ErrUndirected):
-		code = proto.FailCode_FAIL_UNDIRECTED
-	case errors.Is(f.Err, connector.ErrChanged):
-		code, retry = proto.FailCode_FAIL_CHANGED, !errors.Is(f.Err, connector.ErrUsed)
-	case errors.Is(f.Err, connector.ErrContent):
-		code = proto.FailCode_FAIL_CONTENT
-	case errors.Is(f.Err, connector.ErrTransfer):
-		code = proto.FailCode_FAIL_TRANSFER
-	}
+	code, retry := faultOf(f.Err)
 	w.log.Warn("request failed", "request", l.name, "err", f.Err)
 	m := w.message(l.sess)
 	m.Failed = append(m.Failed, &proto.Failed{Id: l.sid, Code: code, Message: f.Err.Error(), Retryable: retry, Breakdown: breakdown(f.Breakdown)})

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
@@ -19,6 +17,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"
+	"kvferry/version"
 )
 
 // A session is one proxy's Serve stream. What an iteration has to say collects
@@ -30,6 +29,7 @@ type session struct {
 	notify  chan struct{} // cap 1
 
 	undirected undirected
+	unknown    sync.Once // a message of no known kind: logged
 
 	// The loop's.
 	requests  map[uint64]uint64 // the proxy's ID -> ours
@@ -128,6 +128,9 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 		case *proto.ToNode_Cancel:
 			sid := k.Cancel.GetId()
 			w.run(func() connector.Event {
+				if k.Cancel.GetDoubt() {
+					w.doubted(s, sid, k.Cancel.GetReason())
+				}
 				if k.Cancel.GetBadKv() {
 					w.kv.Blame(legKey{s, sid}, fmt.Errorf("%w: %s", connector.ErrContent, k.Cancel.GetReason()))
 				}
@@ -145,9 +148,27 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 				return nil
 			})
 		default:
-			return status.Errorf(codes.InvalidArgument, "ToNode.kind is not set")
+			w.unknown(s, m)
 		}
 	}
+}
+
+// unknown refuses a message of a kind that this build does not know: it is logged once a stream, and the leg that it
+// is about fails.
+func (w *worker) unknown(s *session, m *proto.ToNode) {
+	err := fmt.Errorf("%w: %w", errUnsupported, cmp.Or(proto.Unknown(m), errors.New("a message without a kind")))
+	s.unknown.Do(func() {
+		w.log.Error("proxy's message refused", "leg", m.GetLeg(), "version", version.String(), "err", err)
+	})
+	w.run(func() connector.Event {
+		if l := w.live[s.requests[m.GetLeg()]]; l != nil {
+			w.fail(l, l.id, err)
+		} else if m.GetLeg() > 0 {
+			out := w.message(s)
+			out.Failed = append(out.Failed, &proto.Failed{Id: m.GetLeg(), Code: proto.FailCode_FAIL_UNSUPPORTED, Message: err.Error(), Retryable: true})
+		}
+		return nil
+	})
 }
 
 // submit checks a request, prepares what it needs and gives it to the loop. It
@@ -161,7 +182,11 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		if m.GetMovable() {
 			l.use |= engine.Movable
 		}
-		l.checker = w.exec.Admit(l.id, l.prompt, l.use)
+		l.adapter, l.salt = ev.Adapter, ev.Salt
+		w.exec.Admit(l.id, l.adapter, l.salt, l.prompt, l.use)
+		if l.use != 0 || ev.Leg == handoff.DecodeLeg || w.cfg.TokensFromKV { // else its KV is not written, nor does any land
+			ev.Checks = w.checks.Checks
+		}
 	}
 	if ev.Ahead {
 		s.undirected.add(l)
@@ -183,12 +208,11 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		switch _, dup := s.requests[l.sid]; {
 		case w.drain:
 			return refuse(proto.FailCode_FAIL_DRAINING, true, fmt.Sprintf("node %s is draining", w.cfg.ID))
-		case errors.Is(err, errWrongNode):
-			return refuse(proto.FailCode_FAIL_INTERNAL, true, err.Error())
 		case err != nil:
-			return refuse(proto.FailCode_FAIL_INVALID, false, err.Error())
+			code, retry := faultOf(err)
+			return refuse(code, retry, err.Error())
 		case dup:
-			return refuse(proto.FailCode_FAIL_INVALID, false, fmt.Sprintf("id %d is in use on this stream", l.sid))
+			return refuse(proto.FailCode_FAIL_INTERNAL, true, fmt.Sprintf("id %d is in use on this stream", l.sid))
 		}
 		ev.ID = l.id
 		ev.Deadline += w.clk.Now()
@@ -202,11 +226,11 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 func (w *worker) use(ev *connector.Submit) engine.Use {
 	switch {
 	case ev.Leg == handoff.DecodeLeg:
-		if w.cfg.RecheckKV {
-			return engine.Landing | engine.Rechecked
+		if w.checks.Again() {
+			return engine.Rechecked
 		}
-		return engine.Landing
-	case ev.Leg == handoff.FullLeg && w.cfg.Role == proto.Role_ROLE_DECODE && w.cfg.PrefixCaching && w.cfg.RecheckKV:
+		return 0
+	case ev.Leg == handoff.FullLeg && w.cfg.Role == proto.Role_ROLE_DECODE && w.cfg.PrefixCaching && w.checks.Checks != (connector.Checks{}):
 		return engine.Rechecked // later, with a prompt that begins alike
 	case ev.Leg != handoff.PrefillLeg, ev.Handoff == handoff.None && !w.cfg.PrefixCaching:
 		return 0
@@ -217,14 +241,9 @@ func (w *worker) use(ev *connector.Submit) engine.Use {
 	}
 }
 
-// errWrongNode is of a leg for another node, whose address this one has now: a node that was
-// killed has left its port free, and the proxy dials it until the lease ends. The client has
-// done nothing wrong, and another node can take it.
-var errWrongNode = errors.New("it came to the wrong node")
-
 func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	ev := connector.Submit{
-		MaxTokens: int(m.GetMaxTokens()), Adapter: m.GetAdapter(), Variant: m.GetVariant(), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
+		MaxTokens: int(m.GetMaxTokens()), Adapter: m.GetAdapter(), Salt: m.GetCacheSalt(), Variant: m.GetVariant(), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
 		Deadline: time.Duration(m.GetDeadlineMs()) * time.Millisecond,
 	}
 	if ev.AdapterRank = int(m.GetAdapterRank()); ev.Adapter != "" {
@@ -245,17 +264,18 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	case proto.Leg_LEG_DECODE:
 		ev.Leg, want = handoff.DecodeLeg, proto.Role_ROLE_DECODE
 	default:
-		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
+		return ev, fmt.Errorf("%w: leg %v", errUnsupported, m.GetLeg())
 	}
 	var err error
 	if ev.Handoff, err = handoff.Carried(m.GetHandoff()); err != nil {
-		return ev, err
+		return ev, fmt.Errorf("%w: %w", errUnsupported, err)
 	}
 	// A decode node may compute a prompt itself, and one that serves alone go on with a request.
 	if w.cfg.Role != want && (ev.Leg != handoff.FullLeg || w.cfg.Role != proto.Role_ROLE_DECODE) && !(ev.Handoff.Running && w.cfg.Role == proto.Role_ROLE_NONDISAGG) {
 		return ev, fmt.Errorf("%w: a %v leg does not go to %s, a %s node", errWrongNode, ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
 	}
 	ev.Reserve = int(m.GetReserve())
+	l.reserve = ev.Reserve
 	l.handoff = ev.Handoff
 	l.leg = ev.Leg
 	if l.prompt, err = decodePrompt(m.GetPrompt(), w.cfg.Profile.Vocab); err != nil {
@@ -273,19 +293,21 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, nil
 	}
 	ev.Remote = remoteOf(l.remote, m.GetKv().GetFirstToken())
+	l.expect(kvtransfer.Whole, l.remote.Digests, 1)
+	l.expect(kvtransfer.Part{Layer: kvtransfer.AllLayers, Plane: kvtransfer.Hidden}, l.remote.Hidden, 1)
 	if l.moves, err = w.kv.Open(l.remote, kvtransfer.Options{Tag: l.name, Key: legKey{l.sess, l.sid}}); err != nil {
-		return ev, fmt.Errorf("kv.segment: %w", err)
+		return ev, fmt.Errorf("%w: kv.segment: %w", connector.ErrOffer, err)
 	}
 	return ev, nil
 }
 
 func decodePrompt(b []byte, vocab int) ([]kvcache.Token, error) {
 	if len(b) == 0 || len(b)%4 != 0 {
-		return nil, fmt.Errorf("prompt has %d bytes: want 4 a token", len(b))
+		return nil, fmt.Errorf("%w: prompt has %d bytes: want 4 a token", errRequest, len(b))
 	}
 	tokens := proto.TokenIDs(b)
 	if i := slices.IndexFunc(tokens, func(t kvcache.Token) bool { return t >= uint32(vocab) }); i >= 0 {
-		return nil, fmt.Errorf("prompt token %d is %d: the vocabulary has %d", i, tokens[i], vocab)
+		return nil, fmt.Errorf("%w: prompt token %d is %d: the vocabulary has %d", errRequest, i, tokens[i], vocab)
 	}
 	return tokens, nil
 }

@@ -186,30 +186,38 @@ type FailCode int32
 
 const (
 	FailCode_FAIL_UNSPECIFIED FailCode = 0
-	FailCode_FAIL_INVALID     FailCode = 1 // the request can never be served here: prompt longer than the pool, bad hand-off
+	FailCode_FAIL_INVALID     FailCode = 1 // the request itself is at fault: no node can serve it
 	FailCode_FAIL_DEADLINE    FailCode = 2
 	FailCode_FAIL_CANCELLED   FailCode = 3
 	FailCode_FAIL_TRANSFER    FailCode = 4 // the KV did not arrive
 	FailCode_FAIL_DRAINING    FailCode = 5 // the node takes no new requests
 	FailCode_FAIL_INTERNAL    FailCode = 6
-	FailCode_FAIL_CONTENT     FailCode = 7 // the KV arrived, and is not what the prompt says it must be
-	FailCode_FAIL_CHANGED     FailCode = 8 // the KV arrived well, and changed on the node before its last use
-	FailCode_FAIL_UNDIRECTED  FailCode = 9 // the prompt was submitted ahead, and nobody has said where its KV goes
+	FailCode_FAIL_CONTENT     FailCode = 7  // the KV arrived, and its bytes are not those of its digests
+	FailCode_FAIL_CHANGED     FailCode = 8  // the KV was right on the node, and changed there before its last use
+	FailCode_FAIL_UNDIRECTED  FailCode = 9  // the prompt was submitted ahead, and nobody has said where its KV goes
+	FailCode_FAIL_NO_PATH     FailCode = 30 // no rail of this node reaches one of the other node's
+	FailCode_FAIL_TOO_LARGE   FailCode = 31 // the request exceeds this node's KV pool or model length; another node may have room
+	FailCode_FAIL_UNSUPPORTED FailCode = 32 // this node does not know the hand-off, the leg or the kind of message
+	FailCode_FAIL_SOUND       FailCode = 20 // answers a Cancel with doubt: the KV is still as it was computed
 )
 
 // Enum value maps for FailCode.
 var (
 	FailCode_name = map[int32]string{
-		0: "FAIL_UNSPECIFIED",
-		1: "FAIL_INVALID",
-		2: "FAIL_DEADLINE",
-		3: "FAIL_CANCELLED",
-		4: "FAIL_TRANSFER",
-		5: "FAIL_DRAINING",
-		6: "FAIL_INTERNAL",
-		7: "FAIL_CONTENT",
-		8: "FAIL_CHANGED",
-		9: "FAIL_UNDIRECTED",
+		0:  "FAIL_UNSPECIFIED",
+		1:  "FAIL_INVALID",
+		2:  "FAIL_DEADLINE",
+		3:  "FAIL_CANCELLED",
+		4:  "FAIL_TRANSFER",
+		5:  "FAIL_DRAINING",
+		6:  "FAIL_INTERNAL",
+		7:  "FAIL_CONTENT",
+		8:  "FAIL_CHANGED",
+		9:  "FAIL_UNDIRECTED",
+		30: "FAIL_NO_PATH",
+		31: "FAIL_TOO_LARGE",
+		32: "FAIL_UNSUPPORTED",
+		20: "FAIL_SOUND",
 	}
 	FailCode_value = map[string]int32{
 		"FAIL_UNSPECIFIED": 0,
@@ -222,6 +230,10 @@ var (
 		"FAIL_CONTENT":     7,
 		"FAIL_CHANGED":     8,
 		"FAIL_UNDIRECTED":  9,
+		"FAIL_NO_PATH":     30,
+		"FAIL_TOO_LARGE":   31,
+		"FAIL_UNSUPPORTED": 32,
+		"FAIL_SOUND":       20,
 	}
 )
 
@@ -277,11 +289,14 @@ type NodeInfo struct {
 	StepUs        uint32 `protobuf:"varint,17,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"`
 	PromptTokenNs uint32 `protobuf:"varint,18,opt,name=prompt_token_ns,json=promptTokenNs,proto3" json:"prompt_token_ns,omitempty"`
 	// kv_geometry says how a token's KV is laid out; all nodes of a cluster agree.
-	KvGeometry    string `protobuf:"bytes,19,opt,name=kv_geometry,json=kvGeometry,proto3" json:"kv_geometry,omitempty"`
-	KvTokenBytes  uint32 `protobuf:"varint,20,opt,name=kv_token_bytes,json=kvTokenBytes,proto3" json:"kv_token_bytes,omitempty"` // KV of a prompt token, as hand-offs move it
-	SequenceNs    uint32 `protobuf:"varint,21,opt,name=sequence_ns,json=sequenceNs,proto3" json:"sequence_ns,omitempty"`         // what a sequence more adds to each decode step
-	PrefixBlocks  uint32 `protobuf:"varint,40,opt,name=prefix_blocks,json=prefixBlocks,proto3" json:"prefix_blocks,omitempty"`   // that it can have cached, in its pool or a tier below; kv_blocks if 0
-	Scheduler     string `protobuf:"bytes,24,opt,name=scheduler,proto3" json:"scheduler,omitempty"`                              // that forms its steps, as --scheduler names it; empty if it is the embedder's own
+	KvGeometry   string `protobuf:"bytes,19,opt,name=kv_geometry,json=kvGeometry,proto3" json:"kv_geometry,omitempty"`
+	KvTokenBytes uint32 `protobuf:"varint,20,opt,name=kv_token_bytes,json=kvTokenBytes,proto3" json:"kv_token_bytes,omitempty"` // KV of a prompt token, as hand-offs move it
+	SequenceNs   uint32 `protobuf:"varint,21,opt,name=sequence_ns,json=sequenceNs,proto3" json:"sequence_ns,omitempty"`         // what a sequence more adds to each decode step
+	PrefixBlocks uint32 `protobuf:"varint,40,opt,name=prefix_blocks,json=prefixBlocks,proto3" json:"prefix_blocks,omitempty"`   // that it can have cached, in its pool or a tier below; kv_blocks if 0
+	Scheduler    string `protobuf:"bytes,24,opt,name=scheduler,proto3" json:"scheduler,omitempty"`                              // that forms its steps, as --scheduler names it; empty if it is the embedder's own
+	Protocol     uint32 `protobuf:"varint,60,opt,name=protocol,proto3" json:"protocol,omitempty"`                               // version of this protocol that the node speaks; 0: it was built before there were versions
+	// reach has an entry for each of rails: rails of two nodes can reach each other only if their entries are equal.
+	Reach         []string `protobuf:"bytes,61,rep,name=reach,proto3" json:"reach,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -475,6 +490,20 @@ func (x *NodeInfo) GetScheduler() string {
 		return x.Scheduler
 	}
 	return ""
+}
+
+func (x *NodeInfo) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *NodeInfo) GetReach() []string {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
 }
 
 // Load is the node's state after an iteration or at a heartbeat.
@@ -994,6 +1023,8 @@ type RegisterReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         uint64                 `protobuf:"varint,1,opt,name=lease,proto3" json:"lease,omitempty"`
 	TtlMs         uint32                 `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	Protocol      uint32                 `protobuf:"varint,60,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of this protocol that the proxy speaks
+	Version       string                 `protobuf:"bytes,61,opt,name=version,proto3" json:"version,omitempty"`    // of the proxy's program
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1040,6 +1071,20 @@ func (x *RegisterReply) GetTtlMs() uint32 {
 		return x.TtlMs
 	}
 	return 0
+}
+
+func (x *RegisterReply) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *RegisterReply) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 type KeepAliveRequest struct {
@@ -1237,7 +1282,10 @@ type ToNode struct {
 	//	*ToNode_Migrate
 	//	*ToNode_Resume
 	//	*ToNode_Continue
-	Kind          isToNode_Kind `protobuf_oneof:"kind"`
+	Kind isToNode_Kind `protobuf_oneof:"kind"`
+	// leg is the id of the leg that the message is about, 0 if it is about none. A node that does not know
+	// the kind fails that leg with FAIL_UNSUPPORTED.
+	Leg           uint64 `protobuf:"varint,60,opt,name=leg,proto3" json:"leg,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1388,13 @@ func (x *ToNode) GetContinue() *Continue {
 		}
 	}
 	return nil
+}
+
+func (x *ToNode) GetLeg() uint64 {
+	if x != nil {
+		return x.Leg
+	}
+	return 0
 }
 
 type isToNode_Kind interface {
@@ -1691,6 +1746,7 @@ type Submit struct {
 	Reserve       uint32 `protobuf:"varint,17,opt,name=reserve,proto3" json:"reserve,omitempty"`
 	Movable       bool   `protobuf:"varint,18,opt,name=movable,proto3" json:"movable,omitempty"`                            // the request may go on on another node: what it generates has its KV written too
 	AdapterRank   uint32 `protobuf:"varint,20,opt,name=adapter_rank,json=adapterRank,proto3" json:"adapter_rank,omitempty"` // 0: the node's default
+	CacheSalt     string `protobuf:"bytes,50,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`        // KV is shared with requests of the same salt only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1858,11 +1914,22 @@ func (x *Submit) GetAdapterRank() uint32 {
 	return 0
 }
 
+func (x *Submit) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
+}
+
 type Cancel struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	BadKv         bool                   `protobuf:"varint,3,opt,name=bad_kv,json=badKv,proto3" json:"bad_kv,omitempty"` // the other side found the KV of this leg wrong
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	BadKv  bool                   `protobuf:"varint,3,opt,name=bad_kv,json=badKv,proto3" json:"bad_kv,omitempty"` // the KV that the leg moved came out wrong, and is right where it came from
+	// doubt: the KV of this leg came out wrong at the other side. It is answered by a Failed, also if
+	// the leg has ended: with CHANGED, if blocks have changed on this node since they were
+	// computed, else with SOUND.
+	Doubt         bool `protobuf:"varint,50,opt,name=doubt,proto3" json:"doubt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1914,6 +1981,13 @@ func (x *Cancel) GetReason() string {
 func (x *Cancel) GetBadKv() bool {
 	if x != nil {
 		return x.BadKv
+	}
+	return false
+}
+
+func (x *Cancel) GetDoubt() bool {
+	if x != nil {
+		return x.Doubt
 	}
 	return false
 }
@@ -2014,10 +2088,13 @@ func (x *KVRef) GetFirstToken() uint32 {
 // Block is one slot of a block table. Generation tells a recycled block from
 // the one that was meant.
 type Block struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // position in the sequence's block table
-	Id            uint32                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Index      uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // position in the sequence's block table
+	Id         uint32                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Generation uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// v0, pull: digests of the block's KV and of its hidden states; 0 if there are none.
+	Digest        uint64 `protobuf:"fixed64,50,opt,name=digest,proto3" json:"digest,omitempty"`
+	HiddenDigest  uint64 `protobuf:"fixed64,51,opt,name=hidden_digest,json=hiddenDigest,proto3" json:"hidden_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2069,6 +2146,20 @@ func (x *Block) GetId() uint32 {
 func (x *Block) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
+	}
+	return 0
+}
+
+func (x *Block) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *Block) GetHiddenDigest() uint64 {
+	if x != nil {
+		return x.HiddenDigest
 	}
 	return 0
 }
@@ -2215,17 +2306,20 @@ func (x *RailAddr) GetRank() int32 {
 type FromNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tokens emitted: ids[i] got tokens[i], its positions[i]-th output token (from 0).
-	Ids           []uint64     `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	Tokens        []uint32     `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
-	Positions     []uint32     `protobuf:"varint,3,rep,packed,name=positions,proto3" json:"positions,omitempty"`
-	Reserved      []*Reserved  `protobuf:"bytes,4,rep,name=reserved,proto3" json:"reserved,omitempty"`
-	Prefilled     []*Prefilled `protobuf:"bytes,5,rep,name=prefilled,proto3" json:"prefilled,omitempty"`
-	Finished      []*Finished  `protobuf:"bytes,6,rep,name=finished,proto3" json:"finished,omitempty"`
-	Failed        []*Failed    `protobuf:"bytes,7,rep,name=failed,proto3" json:"failed,omitempty"`
-	Load          *Load        `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
-	LastSubmit    uint64       `protobuf:"varint,9,opt,name=last_submit,json=lastSubmit,proto3" json:"last_submit,omitempty"` // with a load: id of the last Submit on this stream that it counts
-	Migrated      []*Migrated  `protobuf:"bytes,11,rep,name=migrated,proto3" json:"migrated,omitempty"`
-	Flushed       uint64       `protobuf:"varint,10,opt,name=flushed,proto3" json:"flushed,omitempty"` // seq of the last Flush on this stream that is done; 0 if that is no news
+	Ids        []uint64     `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	Tokens     []uint32     `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	Positions  []uint32     `protobuf:"varint,3,rep,packed,name=positions,proto3" json:"positions,omitempty"`
+	Reserved   []*Reserved  `protobuf:"bytes,4,rep,name=reserved,proto3" json:"reserved,omitempty"`
+	Prefilled  []*Prefilled `protobuf:"bytes,5,rep,name=prefilled,proto3" json:"prefilled,omitempty"`
+	Finished   []*Finished  `protobuf:"bytes,6,rep,name=finished,proto3" json:"finished,omitempty"`
+	Failed     []*Failed    `protobuf:"bytes,7,rep,name=failed,proto3" json:"failed,omitempty"`
+	Load       *Load        `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	LastSubmit uint64       `protobuf:"varint,9,opt,name=last_submit,json=lastSubmit,proto3" json:"last_submit,omitempty"` // with a load: id of the last Submit on this stream that it counts
+	Migrated   []*Migrated  `protobuf:"bytes,11,rep,name=migrated,proto3" json:"migrated,omitempty"`
+	Flushed    uint64       `protobuf:"varint,10,opt,name=flushed,proto3" json:"flushed,omitempty"` // seq of the last Flush on this stream that is done; 0 if that is no news
+	// legs are the ids of the legs that fields added after protocol 1 are about. A proxy that does not know
+	// such a field fails those legs.
+	Legs          []uint64 `protobuf:"varint,60,rep,packed,name=legs,proto3" json:"legs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2335,6 +2429,13 @@ func (x *FromNode) GetFlushed() uint64 {
 		return x.Flushed
 	}
 	return 0
+}
+
+func (x *FromNode) GetLegs() []uint64 {
+	if x != nil {
+		return x.Legs
+	}
+	return nil
 }
 
 // Reserved answers a layerwise LEG_DECODE: the blocks are allocated, send the prefill leg, or a
@@ -3263,7 +3364,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\xba\x05\n" +
+	"kvferry.v1\"\xec\x05\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -3290,7 +3391,9 @@ const file_kvferry_proto_rawDesc = "" +
 	"\vsequence_ns\x18\x15 \x01(\rR\n" +
 	"sequenceNs\x12#\n" +
 	"\rprefix_blocks\x18( \x01(\rR\fprefixBlocks\x12\x1c\n" +
-	"\tscheduler\x18\x18 \x01(\tR\tscheduler\"\xe6\b\n" +
+	"\tscheduler\x18\x18 \x01(\tR\tscheduler\x12\x1a\n" +
+	"\bprotocol\x18< \x01(\rR\bprotocol\x12\x14\n" +
+	"\x05reach\x18= \x03(\tR\x05reach\"\xe6\b\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
@@ -3352,10 +3455,12 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\";\n" +
 	"\x0fRegisterRequest\x12(\n" +
-	"\x04node\x18\x01 \x01(\v2\x14.kvferry.v1.NodeInfoR\x04node\"<\n" +
+	"\x04node\x18\x01 \x01(\v2\x14.kvferry.v1.NodeInfoR\x04node\"r\n" +
 	"\rRegisterReply\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x15\n" +
-	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\"z\n" +
+	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\x12\x1a\n" +
+	"\bprotocol\x18< \x01(\rR\bprotocol\x12\x18\n" +
+	"\aversion\x18= \x01(\tR\aversion\"z\n" +
 	"\x10KeepAliveRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12$\n" +
 	"\x04load\x18\x02 \x01(\v2\x10.kvferry.v1.LoadR\x04load\x12*\n" +
@@ -3364,7 +3469,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x01 \x01(\rR\x05ttlMs\")\n" +
 	"\x11DeregisterRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\"\x11\n" +
-	"\x0fDeregisterReply\"\xd8\x02\n" +
+	"\x0fDeregisterReply\"\xea\x02\n" +
 	"\x06ToNode\x12,\n" +
 	"\x06submit\x18\x01 \x01(\v2\x12.kvferry.v1.SubmitH\x00R\x06submit\x12,\n" +
 	"\x06cancel\x18\x02 \x01(\v2\x12.kvferry.v1.CancelH\x00R\x06cancel\x12)\n" +
@@ -3372,7 +3477,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06direct\x18\x04 \x01(\v2\x12.kvferry.v1.DirectH\x00R\x06direct\x12/\n" +
 	"\amigrate\x18\x05 \x01(\v2\x13.kvferry.v1.MigrateH\x00R\amigrate\x12,\n" +
 	"\x06resume\x18\x06 \x01(\v2\x12.kvferry.v1.ResumeH\x00R\x06resume\x122\n" +
-	"\bcontinue\x18\a \x01(\v2\x14.kvferry.v1.ContinueH\x00R\bcontinueB\x06\n" +
+	"\bcontinue\x18\a \x01(\v2\x14.kvferry.v1.ContinueH\x00R\bcontinue\x12\x10\n" +
+	"\x03leg\x18< \x01(\x04R\x03legB\x06\n" +
 	"\x04kind\"R\n" +
 	"\aMigrate\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
@@ -3389,7 +3495,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\";\n" +
 	"\x06Direct\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
-	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\x91\x04\n" +
+	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\xb0\x04\n" +
 	"\x06Submit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -3415,11 +3521,14 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x05ahead\x18\x10 \x01(\bR\x05ahead\x12\x18\n" +
 	"\areserve\x18\x11 \x01(\rR\areserve\x12\x18\n" +
 	"\amovable\x18\x12 \x01(\bR\amovable\x12!\n" +
-	"\fadapter_rank\x18\x14 \x01(\rR\vadapterRank\"G\n" +
+	"\fadapter_rank\x18\x14 \x01(\rR\vadapterRank\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x182 \x01(\tR\tcacheSalt\"]\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +
-	"\x06bad_kv\x18\x03 \x01(\bR\x05badKv\"\xf1\x01\n" +
+	"\x06bad_kv\x18\x03 \x01(\bR\x05badKv\x12\x14\n" +
+	"\x05doubt\x182 \x01(\bR\x05doubt\"\xf1\x01\n" +
 	"\x05KVRef\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1b\n" +
 	"\tgrpc_addr\x18\x02 \x01(\tR\bgrpcAddr\x12\x1f\n" +
@@ -3429,13 +3538,15 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06blocks\x18\x05 \x03(\v2\x11.kvferry.v1.BlockR\x06blocks\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\rR\x06tokens\x12\x1f\n" +
 	"\vfirst_token\x18\a \x01(\rR\n" +
-	"firstToken\"M\n" +
+	"firstToken\"\x8a\x01\n" +
 	"\x05Block\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\rR\n" +
-	"generation\"}\n" +
+	"generation\x12\x16\n" +
+	"\x06digest\x182 \x01(\x06R\x06digest\x12#\n" +
+	"\rhidden_digest\x183 \x01(\x06R\fhiddenDigest\"}\n" +
 	"\aSegment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x1a\n" +
@@ -3445,7 +3556,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x12\n" +
-	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xaa\x03\n" +
+	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xbe\x03\n" +
 	"\bFromNode\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12\x1c\n" +
@@ -3459,7 +3570,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"lastSubmit\x120\n" +
 	"\bmigrated\x18\v \x03(\v2\x14.kvferry.v1.MigratedR\bmigrated\x12\x18\n" +
 	"\aflushed\x18\n" +
-	" \x01(\x04R\aflushed\"=\n" +
+	" \x01(\x04R\aflushed\x12\x12\n" +
+	"\x04legs\x18< \x03(\x04R\x04legs\"=\n" +
 	"\bReserved\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
 	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\x98\x01\n" +
@@ -3545,7 +3657,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\fFinishReason\x12\x16\n" +
 	"\x12FINISH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rFINISH_LENGTH\x10\x01\x12\x0f\n" +
-	"\vFINISH_STOP\x10\x02*\xcb\x01\n" +
+	"\vFINISH_STOP\x10\x02*\x97\x02\n" +
 	"\bFailCode\x12\x14\n" +
 	"\x10FAIL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fFAIL_INVALID\x10\x01\x12\x11\n" +
@@ -3556,7 +3668,12 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rFAIL_INTERNAL\x10\x06\x12\x10\n" +
 	"\fFAIL_CONTENT\x10\a\x12\x10\n" +
 	"\fFAIL_CHANGED\x10\b\x12\x13\n" +
-	"\x0fFAIL_UNDIRECTED\x10\t2\xdf\x01\n" +
+	"\x0fFAIL_UNDIRECTED\x10\t\x12\x10\n" +
+	"\fFAIL_NO_PATH\x10\x1e\x12\x12\n" +
+	"\x0eFAIL_TOO_LARGE\x10\x1f\x12\x14\n" +
+	"\x10FAIL_UNSUPPORTED\x10 \x12\x0e\n" +
+	"\n" +
+	"FAIL_SOUND\x10\x142\xdf\x01\n" +
 	"\bRegistry\x12B\n" +
 	"\bRegister\x12\x1b.kvferry.v1.RegisterRequest\x1a\x19.kvferry.v1.RegisterReply\x12E\n" +
 	"\tKeepAlive\x12\x1c.kvferry.v1.KeepAliveRequest\x1a\x1a.kvferry.v1.KeepAliveReply\x12H\n" +

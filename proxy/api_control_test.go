@@ -148,14 +148,14 @@ func TestFlush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before.Place(placement.Request{Tokens: 64, Prefix: c.proxy.nodes.prefix(choice{role: role}, "", prompt)}, []placement.Candidate{{ID: "node-1", Blocks: 100}})
+	before.Place(placement.Request{Tokens: 64, Prefix: c.proxy.nodes.prefix(choice{role: role}, kvcache.Hash{}, prompt)}, []placement.Candidate{{ID: "node-1", Blocks: 100}})
 	if resp, _ := c.ask("POST", "/flush_cache", ""); resp.StatusCode != 200 {
 		t.Fatal(resp.StatusCode)
 	}
 	if after, _ := c.proxy.nodes.policy(role); after == before {
 		t.Error("placement believes what it did before the flush")
 	}
-	if model, sql := c.proxy.nodes.prefix(choice{role: role}, "", prompt), c.proxy.nodes.prefix(choice{role: role}, "sql", prompt); len(model) != 4 || len(sql) != 4 || model[0] == sql[0] {
+	if model, sql := c.proxy.nodes.prefix(choice{role: role}, kvcache.Hash{}, prompt), c.proxy.nodes.prefix(choice{role: role}, kvcache.Root("sql", ""), prompt); len(model) != 4 || len(sql) != 4 || model[0] == sql[0] {
 		t.Errorf("placement takes an adapter's prefix for the model's: %v, %v", model, sql)
 	}
 }

@@ -117,6 +117,10 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 	}()
 	cluster, ok := p.cluster()
 	if !ok {
+		if err := p.hold(x, 1); err != nil {
+			return err
+		}
+		defer func() { _ = p.hold(x, -x.early) }()
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%w: %w", errClientGone, err)
 		} else if err != nil {
@@ -124,7 +128,7 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 		}
 		cluster, _ = p.cluster()
 	}
-	if err := p.parse(func() (err error) {
+	if err := p.parse(r.Context(), func() (err error) {
 		if x.req, err = x.api.parse(body.Bytes, p.model(cluster)); err == nil {
 			x.created = time.Now()
 			x.metrics = p.metrics.Model(p.servedName(cluster))
@@ -202,7 +206,7 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 	}
 	p.trace(x, e2e, api)
 	level := slog.LevelDebug // a client that left is no fault of anybody here
-	if api != nil && api.Status != statusClientClosed {
+	if api != nil && api.Status != wire.StatusClientClosed {
 		level = slog.LevelWarn
 	}
 	if log := p.cfg.Logger; log.Enabled(context.Background(), level) {
@@ -223,7 +227,7 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 	case x.events != nil && x.events.Begun():
 		x.events.Fail(api)
 		return true
-	case api.Status == statusClientClosed:
+	case api.Status == wire.StatusClientClosed:
 		return true
 	default:
 		wire.Error(w, api)
@@ -241,7 +245,7 @@ func (f *flight) count(e2e time.Duration, err *openai.Error) {
 			Prompt: prompt, Cached: int(f.cached), Output: output, MaxTokens: f.choice.MaxTokens, Stop: f.end.Finish == "stop",
 			E2E: e2e, Decode: f.last - f.first, Breakdown: &f.breakdown, Unknown: f.unknown, Proxy: f.own,
 		})
-	case err.Status == statusClientClosed:
+	case err.Status == wire.StatusClientClosed:
 		f.metrics.Aborted(output)
 	default:
 		f.metrics.Failed(output, cmp.Or(err.Code, err.Type), err.Status >= http.StatusInternalServerError)

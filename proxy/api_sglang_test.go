@@ -126,7 +126,7 @@ func TestGenerateSeveral(t *testing.T) {
 			Completion int `json:"completion_tokens"`
 		} `json:"meta_info"`
 	}
-	_, body, _ := c.post("/generate", `{"input_ids":[[1,2,3],[4]],"sampling_params":[{"max_new_tokens":9},{"max_new_tokens":2,"n":1,"ignore_eos":true}],"lora_path":["sql",null],"rid":["a","b"]}`)
+	_, body, _ := c.post("/generate", `{"input_ids":[[1,2,3],[4]],"sampling_params":[{"max_new_tokens":9},{"max_new_tokens":2,"n":1,"ignore_eos":true}],"lora_path":["sql",null],"extra_key":[null,"mine"],"rid":["a","b"]}`)
 	var all []answer
 	if err := json.Unmarshal([]byte(body), &all); err != nil || len(all) != 2 {
 		t.Fatalf("%s: %v", body, err)
@@ -138,12 +138,13 @@ func TestGenerateSeveral(t *testing.T) {
 	if a := all[1]; a.Meta.ID != "b_1" || !slices.Equal(a.IDs, second) || a.Meta.Finish.Type != "length" || a.Meta.Finish.Length != 2 || a.Meta.Prompt != 1 {
 		t.Errorf("%+v, want %v", a, second)
 	}
-	adapters := map[string]bool{}
+	tenants := map[[2]string]bool{} // adapter and salt
 	for range 2 {
-		adapters[clocktest.Receive(t, n.submits, "a submit").Adapter] = true
+		m := clocktest.Receive(t, n.submits, "a submit")
+		tenants[[2]string{m.Adapter, m.CacheSalt}] = true
 	}
-	if !adapters["sql"] || !adapters[""] {
-		t.Errorf("adapters %v", adapters)
+	if !tenants[[2]string{"sql", ""}] || !tenants[[2]string{"", "mine"}] {
+		t.Errorf("adapters and salts %v", tenants)
 	}
 
 	_, body, _ = c.post("/generate", `{"text":"hi there","sampling_params":{"max_new_tokens":3,"n":2,"sampling_seed":7},"stream":true}`)

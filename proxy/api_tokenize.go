@@ -51,7 +51,7 @@ func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]
 	if err != nil {
 		return fail(err)
 	}
-	if err := p.parse(func() (err error) { ids, err = parse(body.Bytes, p.model(cluster)); return err }); err != nil {
+	if err := p.parse(r.Context(), func() (err error) { ids, err = parse(body.Bytes, p.model(cluster)); return err }); err != nil {
 		body.Release()
 		return fail(err)
 	}

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -48,11 +50,15 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*wire.Body, er
 	return body, err
 }
 
-// parse runs f, which parses a body, once few others do. Ten thousand requests that
+// parse runs f, which parses a body, once few others do, or not at all once the client has gone. Ten thousand requests that
 // come at once would otherwise all be runnable, and a node's heartbeat or another
 // request's token would wait behind seconds of their parsing.
-func (p *Proxy) parse(f func() error) error {
-	p.parsing <- struct{}{}
+func (p *Proxy) parse(ctx context.Context, f func() error) error {
+	select {
+	case p.parsing <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errClientGone, context.Cause(ctx))
+	}
 	defer func() { <-p.parsing }()
 	return f()
 }

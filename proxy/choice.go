@@ -5,10 +5,12 @@ import (
 	"slices"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/health"
+	"kvferry/proxy/members"
 )
 
 // policy is what places on nodes of a role, made when it is first asked for:
@@ -29,8 +31,8 @@ func (n *nodes) policy(role proto.Role) (placement.Policy, error) {
 }
 
 // prefix is what placement wants to know of a prompt's blocks for a choice: their
-// hashes, or nothing. Hashing is not done under the lock that every request takes.
-func (n *nodes) prefix(ch choice, adapter string, prompt []kvcache.Token) []kvcache.Hash {
+// hashes from root on, or nothing. Hashing is not done under the lock that every request takes.
+func (n *nodes) prefix(ch choice, root kvcache.Hash, prompt []kvcache.Token) []kvcache.Hash {
 	if ch.local {
 		ch.role = proto.Role_ROLE_PREFILL // as it would be computed there
 	}
@@ -41,16 +43,18 @@ func (n *nodes) prefix(ch choice, adapter string, prompt []kvcache.Token) []kvca
 	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
 		return nil
 	}
-	return kvcache.PrefixHashes(kvcache.Root(adapter), prompt, blockTokens)
+	return kvcache.PrefixHashes(root, prompt, blockTokens)
 }
 
 // A choice is what place goes by besides the policy.
 type choice struct {
 	role    proto.Role
-	with    *member          // the node that has the other leg, if that is placed already
-	partner proto.Role       // of the node that will get the other leg, if one will
-	avoid   map[*member]bool // those that have failed this request
-	local   bool             // if it computes the prompt where that is decoded; else none is chosen
+	with    *member                   // the node that has the other leg, if that is placed already
+	partner proto.Role                // of the node that will get the other leg, if one will
+	avoid   map[*member]attempt.Fault // those that have failed this request
+	local   bool                      // if it computes the prompt where that is decoded; else none is chosen
+	prompt  int                       // tokens whose KV a prefill node holds
+	all     int                       // tokens whose KV any other node comes to hold
 }
 
 // place chooses a node for a leg: one that gets on, that is not quarantined, by itself or
@@ -63,27 +67,27 @@ func (n *nodes) place(ch choice, req placement.Request) (*member, error) {
 		return nil, err
 	}
 	now := n.clock.Now()
-	var members []*member
+	var nodes []*member
 	var candidates []placement.Candidate
 	best := worst
 	for _, m := range n.byRole[ch.role] {
 		c, stalled, ok := m.usable()
-		if !ok {
+		if !ok || !ch.fits(m) || !n.coupled(m, ch) {
 			continue
 		}
 		g := n.grade(now, m, stalled, ch)
 		if g < best {
-			best, members, candidates = g, members[:0], candidates[:0]
+			best, nodes, candidates = g, nodes[:0], candidates[:0]
 		}
 		if g == best {
-			members, candidates = append(members, m), append(candidates, c)
+			nodes, candidates = append(nodes, m), append(candidates, c)
 		}
 	}
-	if len(members) == 0 {
-		return nil, fmt.Errorf("%w: no %s node is up", errNoNode, proto.RoleName(ch.role))
+	if len(nodes) == 0 {
+		return nil, n.none(ch)
 	}
 	if ch.with != nil || ch.partner != proto.Role_ROLE_UNSPECIFIED {
-		req.KVBytes = int64(req.Tokens) * int64(members[0].info.KvTokenBytes)
+		req.KVBytes = int64(req.Tokens) * int64(nodes[0].info.KvTokenBytes)
 	}
 	i, ok := 0, true
 	if ch.local {
@@ -97,11 +101,39 @@ func (n *nodes) place(ch choice, req placement.Request) (*member, error) {
 	if ch.role == proto.Role_ROLE_DECODE {
 		n.local.Takes(&candidates[i], req)
 	}
-	m := members[i]
+	m := nodes[i]
 	for _, s := range subjects(m, ch.with) {
 		n.quarantine.Chosen(now, s)
 	}
 	return m, nil
+}
+
+// fits reports whether the node has KV blocks for the request, as far as it says, and has not refused it as too large.
+func (ch choice) fits(m *member) bool {
+	return members.Fits(m.info, ch.prompt, ch.all) && ch.avoid[m] != attempt.TooLarge
+}
+
+// none returns why no node can have a leg: the request is too large for all of a role, or none is there now. The
+// caller holds mu.
+func (n *nodes) none(ch choice) error {
+	for _, role := range []proto.Role{ch.role, ch.partner} {
+		if all := n.byRole[role]; len(all) > 0 && !slices.ContainsFunc(all, ch.fits) {
+			return fmt.Errorf("%w: prompt and max_tokens are %d tokens, too many for every %s node: the largest KV pool holds %d (--num-gpu-blocks-override)", attempt.Invalid, ch.all, proto.RoleName(role), members.Largest(n.infos(), role))
+		}
+	}
+	return fmt.Errorf("%w: no %s node that KV can move to is up", errNoNode, proto.RoleName(ch.role))
+}
+
+// coupled reports whether KV can move between the node and the one that has the other leg, or one that could
+// have it. The caller holds mu.
+func (n *nodes) coupled(m *member, ch choice) bool {
+	if ch.with != nil {
+		return members.Reach(m.info, ch.with.info)
+	}
+	return ch.partner == proto.Role_ROLE_UNSPECIFIED || slices.ContainsFunc(n.byRole[ch.partner], func(o *member) bool {
+		_, _, up := o.usable()
+		return up && ch.fits(o) && members.Reach(m.info, o.info)
+	})
 }
 
 // A grade says how good a choice a node is; lower is better.
@@ -122,7 +154,8 @@ func (n *nodes) grade(now time.Duration, m *member, stalled bool, ch choice) gra
 		return stuck
 	case n.resting(now, m, ch):
 		return resting
-	case ch.avoid[m]:
+	}
+	if _, avoid := ch.avoid[m]; avoid {
 		return failed
 	}
 	return good
@@ -166,15 +199,18 @@ func (n *nodes) succeeded(a, b *member) {
 // failed counts a leg that failed on a, while b, if not nil, had the other. A transfer has
 // two ends, and the one that reports it is often not the one at fault: it counts against
 // both, and against the two together. A node that was lost or told to stop is no failure.
-func (n *nodes) failed(a, b *member, err *LegError) {
+func (n *nodes) failed(a, b *member, err *attempt.LegError) {
+	if !err.Fault.Strikes() {
+		return
+	}
+	if err.Fault.Owner() != attempt.Pair {
+		b = nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var of []health.Subject
-	switch err.Code {
-	case proto.FailCode_FAIL_TRANSFER, proto.FailCode_FAIL_CONTENT:
-		of = n.concerned(a, b)
-	case proto.FailCode_FAIL_INTERNAL, proto.FailCode_FAIL_CHANGED:
-		of = n.concerned(a, nil)
+	of := n.concerned(a, b)
+	if err.Fault == attempt.NoPath && len(of) > 1 { // the pair rests at once, and neither node is at fault
+		of = []health.Subject{of[1], of[1]}
 	}
 	now := n.clock.Now()
 	for _, s := range of {
@@ -240,13 +276,18 @@ func (n *nodes) servingLocked() (disagg bool, err error) {
 func (n *nodes) servedBy(some func(*member) bool) (disagg bool, err error) {
 	up := func(role proto.Role) bool { return slices.ContainsFunc(n.byRole[role], some) }
 	p, d, both := up(proto.Role_ROLE_PREFILL), up(proto.Role_ROLE_DECODE), up(proto.Role_ROLE_NONDISAGG)
+	pair := slices.ContainsFunc(n.byRole[proto.Role_ROLE_PREFILL], func(m *member) bool {
+		return some(m) && slices.ContainsFunc(n.byRole[proto.Role_ROLE_DECODE], func(o *member) bool { return members.Reach(m.info, o.info) && some(o) })
+	})
 	switch {
-	case n.mode != ModeNondisagg && p && d:
+	case n.mode != ModeNondisagg && pair:
 		return true, nil
 	case n.mode != ModeDisagg && both:
 		return false, nil
 	case n.mode == ModeNondisagg:
 		return false, fmt.Errorf("%w: no non-disaggregated node is up", errNoNode)
+	case p && d:
+		return false, fmt.Errorf("%w: prefill and decode nodes are up, and no KV can move between them (--rail)", errNoNode)
 	case p:
 		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", errNoNode)
 	case d:

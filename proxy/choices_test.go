@@ -190,7 +190,7 @@ func TestChoicesFailTogether(t *testing.T) {
 		} // the others never end by themselves
 	})
 	status, body, _ := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[1,2,3],"max_tokens":4,"n":%d}`, choices))
-	if message, _, _ := errorOf(t, body); status != 500 || !strings.Contains(message, "choice 1: ") {
+	if message, _, _ := errorOf(t, body); status != 502 || !strings.Contains(message, "choice 1: ") {
 		t.Errorf("%d %s", status, body)
 	}
 	for range choices - 1 {

@@ -22,7 +22,7 @@ func (p *Proxy) useEngines() (err error) {
 	c := &p.cfg
 	p.engines, err = upstream.New(upstream.Config{
 		URLs: c.Upstreams, Together: c.Mode != ModeNondisagg, Alone: c.Mode != ModeDisagg, Placement: c.Placement,
-		MaxRetries: c.MaxRetries, Wait: max(c.NodeWait, 0), Every: c.LeaseTTL / 3, Clock: p.clock, Logger: c.Logger,
+		MaxRetries: c.MaxRetries, Wait: max(c.NodeWait, 0), Every: c.LeaseTTL / 3, Timeout: c.RequestTimeout, Clock: p.clock, Logger: c.Logger,
 		Listens: p.HTTPAddr,
 	})
 	// KV gets from prefill to decode by the engines' own connector, which reads it or writes it.

@@ -171,11 +171,12 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 	if offer["do_remote_decode"] == true && fault != "no offer" {
 		params = `, "kv_transfer_params": ` + f.offers
 	}
+	id := "cmpl-" + r.Header.Get("X-Request-Id") // as vLLM calls its answers
 	usage := fmt.Sprintf(`{"prompt_tokens": 5, "total_tokens": %d, "completion_tokens": %d, "prompt_tokens_details": {"cached_tokens": %d}}`, 5+tokens, tokens, f.cached)
 	if s.fields["stream"] != true {
 		w.Header().Set("Content-Type", "application/json")
-		write(fmt.Sprintf(`{"id": "cmpl-%s", "object": "text_completion", "model": "org/real", "choices": [{"index": 0, "text": " whole", "finish_reason": "length"}], "usage": %s%s%s}`,
-			r.Header.Get("X-Request-Id"), usage, params, f.says))
+		write(fmt.Sprintf(`{"id": %q, "object": "text_completion", "model": "org/real", "choices": [{"index": 0, "text": " whole", "finish_reason": "length"}], "usage": %s%s%s}`,
+			id, usage, params, f.says))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -194,14 +195,14 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/chat") {
-		write("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":null},\"logprobs\":null,\"finish_reason\":null}]}\n\n")
+		write("data: {\"id\":\"" + id + "\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":null},\"logprobs\":null,\"finish_reason\":null}]}\n\n")
 	}
 	for i := range tokens {
 		finish := "null"
 		if i == tokens-1 {
 			finish = `"length"`
 		}
-		write(fmt.Sprintf("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\" t%d\",\"logprobs\":null,\"finish_reason\":%s}],\"usage\":null}\n\n", i, finish))
+		write(fmt.Sprintf("data: {\"id\":%q,\"choices\":[{\"index\":0,\"text\":\" t%d\",\"logprobs\":null,\"finish_reason\":%s}],\"usage\":null}\n\n", id, i, finish))
 		switch {
 		case i > 0:
 		case fault == "die":
@@ -216,7 +217,7 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if options, _ := s.fields["stream_options"].(map[string]any); options["include_usage"] == true || f.says != "" {
-		write("data: {\"id\":\"cmpl-1\",\"choices\":[],\"usage\":" + usage + f.says + "}\n\n")
+		write("data: {\"id\":\"" + id + "\",\"choices\":[],\"usage\":" + usage + f.says + "}\n\n")
 	}
 	if fault != "no done" {
 		write("data: [DONE]\n\n")

@@ -61,6 +61,7 @@ type exchange struct {
 	accepted  time.Duration // when the request's head was read; proxy's clock
 	created   time.Time     // the wall clock's, for the answer
 	body      *wire.Body    // that is kept; nil: none is
+	early     int           // places in the queue from hold; guarded by proxy.mu
 	events    eventStream   // nil: only collect
 	metrics   *metrics.Model
 	flights   []flight        // in order of the choices; one at least

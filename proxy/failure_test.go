@@ -28,7 +28,7 @@ func firstTokens(s *proto.Submit, from, to int) *proto.FromNode {
 }
 
 func reserve(n *fakeNode, s *proto.Submit) *proto.FromNode {
-	return &proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: &proto.KVRef{NodeId: n.info.Id, TransferId: s.Id}}}}
+	return &proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: n.kv(s)}}}
 }
 
 // TestRetry fails the first node a request meets in every phase, and expects
@@ -128,10 +128,14 @@ func TestDecodeLostInMidStream(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: hand, Placement: placement.RoundRobin})
 			c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 			d1 := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+				from := 0
 				if handofftest.DecodeFirst(hand) {
 					send(reserve(n, s))
 				}
-				send(firstTokens(s, 0, 3))
+				if handofftest.PrefillSpeaks(hand) {
+					from = 1
+				}
+				send(firstTokens(s, from, 3))
 			})
 			d2 := c.addNode("decode-2", proto.Role_ROLE_DECODE, nil)
 			resp, err := c.client.Do(c.request(context.Background(), "/v1/completions", `{"prompt":[1,2,3],"max_tokens":6,"stream":true}`))
@@ -366,5 +370,27 @@ func TestRejoin(t *testing.T) {
 	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
 	if body := clocktest.Receive(t, done, "the answer"); !strings.Contains(body, testTokenizer.Decode(fakeTokens(helloPrompt, 3))) || !strings.Contains(body, `"retries":1`) {
 		t.Error(body)
+	}
+}
+
+// TestFirstTokenIsDrawnAgain: a prefill node's token is compared with another node's if its KV has not
+// landed. A client that has the wrong one is told; one that has nothing yet gets the right answer.
+func TestFirstTokenIsDrawnAgain(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		c := newTestCluster(t, Config{Handoff: handoff.Layerwise.Name, Placement: placement.RoundRobin})
+		c.addNode("prefill-1", proto.Role_ROLE_PREFILL, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+			send(tokenMessage(s.Id, 0, 7))
+			send(failMessage(s.Id, proto.FailCode_FAIL_TRANSFER, true))
+		})
+		c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) { send(reserve(n, s)) })
+		c.addNode("prefill-2", proto.Role_ROLE_PREFILL, nil)
+		c.addNode("decode-2", proto.Role_ROLE_DECODE, nil)
+		status, body, err := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[1,2,3],"max_tokens":5,"stream":%v}`, stream))
+		switch {
+		case !stream && (status != 200 || !strings.Contains(body, testTokenizer.Decode(fakeTokens([]uint32{1, 2, 3}, 5)))):
+			t.Errorf("%d %s %v", status, body, err)
+		case stream && (!strings.Contains(body, `"code":"wrong_token"`) || !strings.Contains(body, "token 0 of the answer is 7") || strings.Contains(body, "[DONE]")):
+			t.Errorf("%d %s %v, want a wrong token told", status, body, err)
+		}
 	}
 }

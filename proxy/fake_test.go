@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -85,6 +86,7 @@ type fakeNode struct {
 	served  sync.WaitGroup
 	submits chan *proto.Submit // everything received, for tests to wait on
 	cancels chan *proto.Cancel
+	verdict atomic.Int32 // on KV that came out wrong: 0 for SOUND, below for none
 	flushes chan *proto.Flush
 	directs chan *proto.Direct
 	moves   chan *proto.ToNode // Migrate, Resume, Continue
@@ -159,6 +161,9 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 			n.moves <- m
 		case *proto.ToNode_Cancel:
 			n.cancels <- k.Cancel
+			if code := proto.FailCode(n.verdict.Load()); k.Cancel.Doubt && code >= 0 {
+				send(failMessage(k.Cancel.Id, cmp.Or(code, proto.FailCode_FAIL_SOUND), true))
+			}
 		case *proto.ToNode_Flush:
 			n.flushed.Add(1)
 			n.flushes <- k.Flush
@@ -175,7 +180,7 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 // answer does what a node should, in as few messages as can be.
 func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 	prompt := promptOf(s)
-	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
+	kv := n.kv(s)
 	out := fakeVariant(prompt, s.Variant, int(s.MaxTokens))
 	first := uint32(0) // token of a decode leg
 	if handofftest.PrefillSpeaks(s.Handoff) {
@@ -204,6 +209,19 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
 		send(m)
 	}
+}
+
+// kv names blocks for a submit's prompt, with the token that follows it.
+func (n *fakeNode) kv(s *proto.Submit) *proto.KVRef {
+	prompt := promptOf(s)
+	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt)) + s.Reserve}
+	if s.Leg == proto.Leg_LEG_PREFILL {
+		kv.FirstToken = fakeVariant(prompt, s.Variant, 1)[0]
+	}
+	for i := range (kv.Tokens + n.info.BlockTokens - 1) / n.info.BlockTokens {
+		kv.Blocks = append(kv.Blocks, &proto.Block{Index: i, Id: i})
+	}
+	return kv
 }
 
 // promptOf is a submit's prompt. Bytes beyond a multiple of four show as a
@@ -340,7 +358,7 @@ func (c *testCluster) newNode(id string, role proto.Role, s script) *fakeNode {
 	}
 	n := &fakeNode{
 		info: &proto.NodeInfo{
-			Id: id, Role: role, GrpcAddr: l.Addr().String(), Model: testModel, Profile: "fake",
+			Protocol: proto.Protocol, Id: id, Role: role, GrpcAddr: l.Addr().String(), Model: testModel, Profile: "fake",
 			MaxModelLen: testMaxModelLen, BlockTokens: 16, KvBlocks: 1000, Instance: rand.Uint64(),
 			Handoffs: handoff.Names(),
 			Vocab:    testVocab, ProfileFingerprint: "0123456789abcdef", KvGeometry: "as the others",

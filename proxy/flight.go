@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"kvferry/attempt"
@@ -42,12 +43,13 @@ type flight struct {
 	inbox    *inbox  // one for all attempts: what earlier ones' legs still say is dropped
 
 	delivered []uint32      // in order, each exactly once
+	kept      int           // of these, the first ones: the prompt of the attempt under way has them
 	end       openai.End    // of the last token, once that is delivered
 	e2e       time.Duration // from accepted to then
 	retries   int
-	free      int              // placements beyond the first that were no retries
-	avoid     map[*member]bool // have failed it; chosen only if no other is there
-	prefix    []kvcache.Hash   // of the prompt's blocks, once placement has wanted it
+	free      int                       // placements beyond the first that were no retries
+	avoid     map[*member]attempt.Fault // have failed it; chosen only if no other is there
+	prefix    []kvcache.Hash            // of the prompt's blocks, once placement has wanted it
 
 	own         time.Duration    // the proxy's part of the time after the prompt was submitted, whose age has all before
 	first, last time.Duration    // when the first and the last token came in; proxy's clock
@@ -93,21 +95,19 @@ func (f *flight) again(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	var leg *LegError
+	var leg *attempt.LegError
 	isLeg := errors.As(err, &leg)
-	switch {
-	case errors.Is(err, errClientGone):
+	fault, ok := attempt.FaultOf(err)
+	switch owner := fault.Owner(); {
+	case !ok, owner == attempt.Client, owner == attempt.Cluster && fault != errNoNode, isLeg && !leg.Retryable:
 		return err
-	case isLeg && leg.Code == proto.FailCode_FAIL_DRAINING, !isLeg && errors.Is(err, errNodeLost):
+	case fault == attempt.Draining, !isLeg && fault == errNodeLost:
 		if f.free++; f.free > maxFreePlacements {
 			return err
 		}
 		return nil
-	case isLeg && !leg.Retryable:
-		return err
-	case !isLeg && !errors.Is(err, errNoNode):
-		return err
-	case errors.Is(err, errNoNode) && f.prefillNode == "" && f.decodeNode == "":
+	case fault == errNoNode && f.prefillNode == "" && f.decodeNode == "" && f.free < maxFreePlacements:
+		f.free++
 		return f.proxy.awaitNodes(ctx) // nothing was ever placed
 	case f.retries >= f.proxy.cfg.MaxRetries:
 		if f.retries > 0 {
@@ -148,7 +148,9 @@ func (f *flight) submit(ctx context.Context) error {
 	if disagg && local == nil {
 		h = f.proxy.handoff
 	}
-	a := &submission{Attempt: attempt.New(h, f.want-len(f.delivered)), local: local}
+	a := &submission{Attempt: attempt.New(h, f.want-f.kept), local: local}
+	c, _ := f.proxy.nodes.info()
+	a.Limits = attempt.Limits{Prompt: len(f.choice.Prompt) + f.kept, BlockTokens: int(c.BlockTokens), Vocab: c.Vocab}
 	err = f.place(ctx, a, a.First())
 	if err == nil && a.Undirected(a.Second()) && a.GoAhead(a.decode.node.outlook()) {
 		f.metrics.Ahead()
@@ -163,7 +165,21 @@ func (f *flight) submit(ctx context.Context) error {
 		f.blame(a, err)
 	}
 	f.leave(ctx, a, err)
+	switch {
+	case !unreliable(err) && a.Running():
+		f.kept = f.want - a.Left()
+	case f.events == nil && f.cut == nil:
+		f.delivered = f.delivered[:f.kept] // nobody has read them
+	}
 	return err
+}
+
+// unreliable reports whether the tokens of an attempt that ended with err are drawn again from
+// other nodes, and compared where the client has them. Those of a prompt whose KV has not landed
+// are too, whatever the error.
+func unreliable(err error) bool {
+	var leg *attempt.LegError
+	return errors.Is(err, attempt.ErrBroken) || errors.As(err, &leg) && leg.Fault == attempt.Content
 }
 
 // follow reads what the nodes say of an attempt until it ends, or ctx does: then the error is
@@ -184,28 +200,31 @@ func (f *flight) follow(ctx context.Context, a *submission) error {
 	}
 }
 
-// advance reads the inbox once: all tokens first, since none comes after the
-// report that ends its leg.
+// advance reads the inbox once, in the order in which the messages came.
 func (f *flight) advance(ctx context.Context, a *submission) (done bool, err error) {
 	f.arrivals, f.reports = f.inbox.take(f.arrivals, f.reports)
 	defer clear(f.reports) // they hold whole block tables
 	f.ready = f.ready[:0]
 	var fault error
-	for _, t := range f.arrivals {
-		if f.ready, err = a.token(f.ready, t); err != nil {
-			fault = err
-			break
-		}
-		if a.Handed() {
-			f.handed(a)
+	read := 0
+	tokens := func(until int) {
+		for ; read < until && fault == nil && !done; read++ {
+			f.ready, fault = a.token(f.ready, f.arrivals[read])
+			if fault == nil && a.Handed() {
+				f.handed(a)
+			}
 		}
 	}
-	for _, r := range f.reports {
-		if fault != nil || done {
+	for i, r := range f.reports {
+		if tokens(r.after); fault != nil || done {
 			break
 		}
 		var next attempt.Next
-		next, fault = a.report(&f.ready, r)
+		if a.doubted != nil {
+			fault = f.verdict(a, r)
+		} else if next, fault = a.report(&f.ready, r); fault != nil {
+			fault = f.doubt(a, r, f.reports[i+1:], fault)
+		}
 		if r.failed.GetCode() == proto.FailCode_FAIL_UNDIRECTED {
 			f.metrics.Undirected()
 			if next == attempt.Wait && fault == nil && r.leg == a.compute {
@@ -228,11 +247,18 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 		}
 		r.turn.Pass() // whatever came of it: the next request waits
 		if r.prefilled != nil && a.Handoff().Moves(handoff.PrefillLeg) && r.leg == a.compute && a.decode != nil {
-			a.decode.node.expect(a.decode) // it has all of its KV
+			a.decode.node.expect(a.decode, !a.Running()) // it has all of its KV
 		}
+	}
+	tokens(len(f.arrivals))
+	if errors.Is(fault, attempt.ErrBroken) && f.end.Finish == "" {
+		return false, fault // no token of now goes out: they are drawn again
 	}
 	if fault != nil && a.Complete() {
 		// Every token is out; what failed is only the account of them.
+		if errors.Is(fault, attempt.ErrBroken) {
+			f.blame(a, fault)
+		}
 		done, fault = true, nil
 	}
 	if err := f.deliver(a, done); err != nil {
@@ -243,6 +269,11 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 	}
 	if !done && fault == nil {
 		f.consider(ctx, a)
+		for _, l := range []*leg{a.compute, a.decode} { // what is missing has happened
+			if l != nil && a.Complete() {
+				l.node.expect(l, true)
+			}
+		}
 	}
 	return done, fault
 }
@@ -253,14 +284,24 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 // is that the client has gone.
 func (f *flight) deliver(a *submission, done bool) error {
 	f.ids = f.ids[:0]
+	fresh := f.ready[:0]
 	for _, t := range f.ready {
-		f.ids = append(f.ids, f.req.Tokenizer.FromNode(t.ID))
+		at, id := f.kept+t.Position, f.req.Tokenizer.FromNode(t.ID)
+		switch {
+		case at >= len(f.delivered):
+			f.ids, fresh = append(f.ids, id), append(fresh, t)
+		case f.delivered[at] != id:
+			return &openai.Error{Status: http.StatusBadGateway, Type: "server_error", Code: "wrong_token", Message: fmt.Sprintf(
+				"request %s: token %d of the answer is %d, from a node that broke the protocol or had wrong KV; %s draws %d: discard the answer and ask again",
+				f.requestID, at, f.delivered[at], cmp.Or(f.decodeNode, f.prefillNode), id)}
+		}
 	}
+	f.ready = fresh
 	out := openai.Tokens{IDs: f.ids, Cut: f.cut}
 	last := f.end.Finish == "" && (done || a.Complete())
 	if last {
 		out.End.Finish = "length"
-		if a.Stopped() || f.eos && a.Complete() {
+		if f.eos && a.Complete() {
 			out.End.Finish = "stop"
 		}
 	}
@@ -334,17 +375,21 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (er
 // choose asks placement for a node; nil if ch is of a local one and there is none.
 func (f *flight) choose(ch choice) (*member, error) {
 	if f.prefix == nil {
-		f.prefix = f.proxy.nodes.prefix(ch, f.choice.Adapter, f.choice.Prompt)
+		f.prefix = f.proxy.nodes.prefix(ch, kvcache.Root(f.choice.Adapter, f.choice.Salt), f.choice.Prompt)
 	}
-	ch.avoid = f.avoid
+	ch.avoid, ch.prompt, ch.all = f.avoid, len(f.choice.Prompt)+len(f.delivered)+1, len(f.choice.Prompt)+f.want
 	return f.proxy.nodes.place(ch, placement.Request{
-		Tokens: len(f.choice.Prompt), MaxTokens: f.want - len(f.delivered), Adapter: f.choice.Adapter, Prefix: f.prefix,
+		Tokens: len(f.choice.Prompt), MaxTokens: f.want - f.kept, Adapter: f.choice.Adapter, Prefix: f.prefix,
 	})
 }
 
 // leg is a leg of a kind, and what a node is told of it.
 func (f *flight) leg(ctx context.Context, a *submission, kind handoff.Leg) (*leg, *proto.Submit) {
 	l := &leg{kind: legs[kind], inbox: f.inbox}
+	known := f.kept
+	if kind == handoff.MigrationLeg {
+		known = f.want - a.Left()
+	}
 	first, words := f.req.Tokenizer.Words()
 	s := &proto.Submit{
 		RequestId:  f.requestID,
@@ -353,10 +398,10 @@ func (f *flight) leg(ctx context.Context, a *submission, kind handoff.Leg) (*leg
 		MaxTokens:  uint32(a.MaxTokens(kind)),
 		DeadlineMs: proto.RemainingMS(ctx),
 		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted), // a duration: clocks of machines differ
-		Prior:      uint32(len(f.delivered)),
+		Prior:      uint32(known),
 		IgnoreEos:  f.choice.IgnoreEOS,
 		Variant:    f.choice.Variant,
-		Adapter:    f.choice.Adapter, AdapterRank: f.proxy.adapters.Rank(f.choice.Adapter),
+		Adapter:    f.choice.Adapter, AdapterRank: f.proxy.adapters.Rank(f.choice.Adapter), CacheSalt: f.choice.Salt,
 		FirstWord: first,
 		Words:     words,
 		Kv:        a.kv,
@@ -364,10 +409,10 @@ func (f *flight) leg(ctx context.Context, a *submission, kind handoff.Leg) (*leg
 		Movable:   f.entry != nil && kind != handoff.PrefillLeg,
 	}
 	if l.kind != proto.Leg_LEG_DECODE {
-		l.tokens = len(f.choice.Prompt) + len(f.delivered)
+		l.tokens = len(f.choice.Prompt) + known
 	}
-	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+len(f.delivered)))
-	s.Prompt = f.appendPrompt(f.appendPrompt(s.Prompt, f.choice.Prompt), f.delivered)
+	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+known))
+	s.Prompt = f.appendPrompt(f.appendPrompt(s.Prompt, f.choice.Prompt), f.delivered[:known])
 	return l, s
 }
 
@@ -376,7 +421,7 @@ func (f *flight) leg(ctx context.Context, a *submission, kind handoff.Leg) (*leg
 func (f *flight) queue(m *member, worked bool) {
 	f.unqueue(worked)
 	f.proxy.placed(f)
-	f.queued, f.tokens = m, len(f.choice.Prompt)+len(f.delivered)
+	f.queued, f.tokens = m, len(f.choice.Prompt)+f.kept
 	m.backlog.Enter(f.proxy.clock.Now(), f.tokens)
 }
 
@@ -392,32 +437,38 @@ func (f *flight) unqueue(worked bool) {
 // blame marks the nodes the next attempt should stay clear of, and has the failure
 // counted against them. A transfer has two ends, and the one that reports it is often not
 // the one at fault: both are avoided, and the registry counts for each node and for the pair.
+// Where there is no path between them, another pair may have either.
 func (f *flight) blame(a *submission, err error) {
-	var failed *LegError
+	var failed *attempt.LegError
 	if !errors.As(err, &failed) {
 		return
 	}
 	failed.RequestID = f.requestID
 	if f.avoid == nil {
-		f.avoid = make(map[*member]bool)
+		f.avoid = make(map[*member]attempt.Fault)
 	}
 	compute, decode := a.concerned(failed.Node)
-	for _, pair := range [][2]*leg{{compute, decode}, {decode, compute}} {
+	avoid := func(m *member) {
+		if failed.Fault != attempt.NoPath || compute == nil || decode == nil {
+			f.avoid[m] = failed.Fault
+		}
+	}
+	for _, pair := range [][2]*leg{{compute, decode}, {decode, compute}, {a.target, nil}} {
 		at, other := pair[0], pair[1]
 		switch {
 		case at == nil:
 		case at.node.info.Id == failed.Node:
-			f.avoid[at.node] = true
+			avoid(at.node)
 			var peer *member
 			if other != nil {
 				peer = other.node
-				if failed.ofTransfer() {
+				if failed.Fault.Owner() == attempt.Pair {
 					failed.Peer = peer.info.Id
 				}
 			}
 			f.proxy.nodes.failed(at.node, peer, failed)
-		case failed.ofTransfer():
-			f.avoid[at.node] = true
+		case failed.Fault.Owner() == attempt.Pair:
+			avoid(at.node)
 		}
 	}
 }
@@ -427,8 +478,8 @@ func (f *flight) blame(a *submission, err error) {
 func (f *flight) leave(ctx context.Context, a *submission, err error) {
 	f.unqueue(err == nil)
 	f.stay(a)
-	var failed *LegError
-	badKV := errors.As(err, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
+	fault, _ := attempt.FaultOf(err)
+	badKV := fault == attempt.Content
 	for _, l := range []*leg{a.compute, a.decode} {
 		switch {
 		case l == nil:

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -16,14 +17,21 @@ type leg struct {
 	node   *member
 	inbox  *inbox
 	tokens int // of prompt this leg computes
+	prompt int // tokens of it, whoever computes it
 
 	// owed: the node is to do something for this leg before anybody else. Guarded by
 	// node.mu.
 	owed bool
+	// due is when the node must have said more of this leg, 0 if that depends on other work.
+	// Guarded by node.mu.
+	due time.Duration
 	// computed is set once the node has nothing more to compute for this leg,
 	// which stays known to its node only so that the node's loss is noticed.
 	// Guarded by node.mu.
 	computed bool
+	// asked: whether the KV is still right, which the node answers though it has finished.
+	// Guarded by node.mu.
+	asked bool
 }
 
 // arrival is one token as it came off a node's stream.
@@ -46,7 +54,11 @@ type report struct {
 	failed    *proto.Failed
 	lost      error
 	turn      turn.Turn
+	after     int // unread tokens that came before it
 }
+
+// ended reports whether r says that a node has failed or lost the leg.
+func (l *leg) ended(r report) bool { return r.leg == l && (r.failed != nil || r.lost != nil) }
 
 // inbox is what the nodes have said of one request and its handler has not
 // read. The receivers of several streams write to it and never block: it has no bound of its
@@ -88,9 +100,17 @@ func (b *inbox) addToken(a arrival) {
 
 func (b *inbox) addReport(r report) {
 	b.mu.Lock()
+	r.after = len(b.tokens)
 	b.reports = append(b.reports, r)
 	b.mu.Unlock()
 	b.wake()
+}
+
+// has reports whether a report of a kind is unread.
+func (b *inbox) has(kind func(report) bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.reports, kind)
 }
 
 // take returns everything unread and leaves the given slices' memory for what

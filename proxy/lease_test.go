@@ -91,7 +91,8 @@ func TestLateRegistration(t *testing.T) {
 		t.Fatal(err)
 	}
 	info := &proto.NodeInfo{
-		Id: "both-1", Model: testModel, Role: proto.Role_ROLE_NONDISAGG, GrpcAddr: "127.0.0.1:1", BlockTokens: 16, MaxModelLen: 100, Vocab: testVocab,
+		Protocol: proto.Protocol,
+		Id:       "both-1", Model: testModel, Role: proto.Role_ROLE_NONDISAGG, GrpcAddr: "127.0.0.1:1", BlockTokens: 16, MaxModelLen: 100, Vocab: testVocab,
 	}
 	if _, err := p.leases.Register(t.Context(), &proto.RegisterRequest{Node: info}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errProxyDrains.Error()) {
 		t.Errorf("%v, want UNAVAILABLE: %v", err, errProxyDrains)

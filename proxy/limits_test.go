@@ -26,6 +26,8 @@ func TestClientGone(t *testing.T) {
 			d := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 				if handofftest.DecodeFirst(tc.handoff) {
 					send(reserve(n, s))
+					send(firstTokens(s, 1, 2))
+					return
 				}
 				send(firstTokens(s, 0, 1))
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type member struct {
 
 	path      *ahead.Path
 	roundTrip func(*ahead.Path) time.Duration // as of nodes
+	dial      []grpc.DialOption               // likewise
 	backlog   health.Backlog                  // prompts that wait here
 
 	mu       sync.Mutex
@@ -57,6 +59,7 @@ type member struct {
 	nextID   uint64
 	legs     map[uint64]*leg
 	queue    []*proto.ToNode
+	misread  sync.Once             // a message of no known kind: logged
 	flushSeq uint64                // of the last Flush that was sent
 	flushes  map[uint64]chan error // not answered, by seq
 }
@@ -80,7 +83,7 @@ func newMember(ctx context.Context, node members.Node) *member {
 // run keeps a stream open to the node until that is gone.
 func (m *member) run() {
 	defer m.cancel(nil)
-	conn, err := grpc.NewClient(m.info.GrpcAddr,
+	conn, err := grpc.NewClient(m.info.GrpcAddr, append(m.dial,
 		grpc.WithTransportCredentials(m.path),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: proto.RedialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: proto.RedialMax},
@@ -89,7 +92,7 @@ func (m *member) run() {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(proto.FromNodeSize(m.info))),
 		grpc.WithInitialWindowSize(serveWindow),
 		grpc.WithInitialConnWindowSize(serveWindow),
-	)
+	)...)
 	if err != nil {
 		m.log.Warn("node cannot be dialled", "node", m.info.Id, "addr", m.info.GrpcAddr, "err", err)
 		return
@@ -184,6 +187,11 @@ func (m *member) receive(msg *proto.FromNode) error {
 		m.metrics.Iteration(n)
 	}
 	m.mu.Lock()
+	if last := m.nextID; slices.ContainsFunc(msg.Ids, func(id uint64) bool { return id-1 >= last }) || strange(msg.Reserved, last) ||
+		strange(msg.Prefilled, last) || strange(msg.Migrated, last) || strange(msg.Finished, last) || strange(msg.Failed, last) {
+		m.mu.Unlock()
+		return fmt.Errorf("%w: a message names a leg that was never submitted: the last one is %d", attempt.ErrBroken, last)
+	}
 	m.heard = now
 	// The load comes first, so that the counts are complete for a client that
 	// reads them when its request has ended, and so that a node that turns a
@@ -201,6 +209,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 	}
 	for i, id := range msg.Ids {
 		if l := m.legs[id]; l != nil {
+			l.due = 0
 			l.inbox.addToken(arrival{leg: l, at: now, position: msg.Positions[i], token: msg.Tokens[i]})
 		}
 	}
@@ -224,8 +233,20 @@ func (m *member) receive(msg *proto.FromNode) error {
 		}
 	}
 	for _, r := range msg.Finished {
+		if l := m.legs[r.Id]; l != nil && l.asked {
+			continue // the answer follows
+		}
 		if l := m.drop(r.Id); l != nil {
 			l.inbox.addReport(report{leg: l, at: now, finished: r})
+		}
+	}
+	if unknown := proto.Unknown(msg); unknown != nil {
+		m.misread.Do(func() {
+			m.log.Error("node's message refused", "node", m.info.Id, "version", m.info.Version, "err", unknown)
+		})
+		for _, id := range msg.Legs {
+			m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: id, Reason: unknown.Error()}}})
+			msg.Failed = append(msg.Failed, &proto.Failed{Id: id, Code: proto.FailCode_FAIL_UNSUPPORTED, Message: unknown.Error(), Retryable: true})
 		}
 	}
 	if msg.Flushed > 0 {
@@ -246,8 +267,15 @@ func (m *member) receive(msg *proto.FromNode) error {
 	return nil
 }
 
+// strange reports whether one of these reports names a leg beyond the last that was submitted. A
+// leg that has ended may be named: the message crosses a Cancel.
+func strange[R interface{ GetId() uint64 }](reports []R, last uint64) bool {
+	return slices.ContainsFunc(reports, func(r R) bool { return r.GetId()-1 >= last })
+}
+
 // settle counts a leg as no longer computing. The caller holds mu.
 func (m *member) settle(l *leg) {
+	l.due = 0
 	if !l.computed {
 		l.computed = true
 		m.inFlight--
@@ -264,13 +292,40 @@ func (m *member) settleOwed(l *leg) {
 	}
 }
 
-// expect counts a leg again that the node can go on with: it has its KV.
-func (m *member) expect(l *leg) {
+// expect counts a leg again that the node can go on with: it has its KV. If next is set, what the
+// node says of it next depends on no other node, and comes soon or the leg is lost.
+func (m *member) expect(l *leg, next bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.legs[l.id] == l && !l.owed && !l.computed {
+	if m.legs[l.id] != l || l.computed {
+		return
+	}
+	if !l.owed {
 		l.owed = true
 		m.progress.Owe(m.clock.Now(), l.tokens)
+	}
+	if next && l.due == 0 {
+		l.due = m.clock.Now() + m.patience(l)
+	}
+}
+
+// patience is how long a node may take to check a leg's KV and to have it in a step, behind the
+// prompts that wait there. The caller holds mu.
+func (m *member) patience(l *leg) time.Duration {
+	const bytes = 100e6 // a second, that a busy machine checks
+	check := time.Duration(float64(l.prompt) * float64(m.info.KvTokenBytes) / bytes * 1e9)
+	return 2*m.progress.Limit() + check + time.Duration(m.waiting)*time.Duration(m.info.PromptTokenNs)*3/2
+}
+
+// giveUp loses the legs of which the node has not said in time what was due.
+func (m *member) giveUp(now time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.legs {
+		if l.due > 0 && now >= l.due {
+			m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: errOverdue.Error()}}})
+			m.lose(l, now, errOverdue)
+		}
 	}
 }
 
@@ -279,6 +334,11 @@ func (m *member) excuse(now time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.progress.Word(now)
+	for _, l := range m.legs {
+		if l.due > 0 {
+			l.due = now + m.patience(l)
+		}
+	}
 }
 
 // drop forgets a leg and returns it, nil if it was not known: an answer that
@@ -303,6 +363,7 @@ func (m *member) down(err error) (redial bool) {
 		err = cause
 	}
 	now := m.clock.Now()
+	err = fmt.Errorf("%w: %w", errNodeLost, err)
 	m.mu.Lock()
 	wasUp := m.up
 	m.up = false
@@ -310,7 +371,7 @@ func (m *member) down(err error) (redial bool) {
 		m.lose(l, now, err)
 	}
 	m.way, m.waiting, m.queue = ahead.Way{}, 0, nil
-	m.settleFlushes(m.flushSeq, fmt.Errorf("%w: %w", errNodeLost, err))
+	m.settleFlushes(m.flushSeq, err)
 	redial = !m.leaving
 	m.mu.Unlock()
 	if wasUp {
@@ -321,7 +382,7 @@ func (m *member) down(err error) (redial bool) {
 
 // lose reports a leg as lost and forgets it. The caller holds mu.
 func (m *member) lose(l *leg, now time.Duration, err error) {
-	l.inbox.addReport(report{leg: l, at: now, lost: fmt.Errorf("%w: %w", errNodeLost, err)})
+	l.inbox.addReport(report{leg: l, at: now, lost: err})
 	m.settle(l)
 	delete(m.legs, l.id)
 }
@@ -333,7 +394,7 @@ func (m *member) leaveBehind(now time.Duration) {
 	defer m.mu.Unlock()
 	m.stalled = true
 	m.stalls++
-	err := fmt.Errorf("%w for %v", errStalled, (now - m.progress.At).Round(time.Millisecond))
+	err := fmt.Errorf("%w: %w for %v", errNodeLost, errStalled, (now - m.progress.At).Round(time.Millisecond))
 	m.log.Warn("node left: it holds its lease and does not get on", "node", m.info.Id, "legs", len(m.legs), "silent", (now - m.progress.At).Round(time.Millisecond), "step_due", m.progress.Due)
 	for _, l := range m.legs {
 		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: err.Error()}}})
@@ -349,14 +410,14 @@ func (m *member) submit(l *leg, s *proto.Submit) error {
 		return errNodeLost
 	}
 	m.nextID++
-	l.id, l.node = m.nextID, m
+	l.id, l.node, l.prompt = m.nextID, m, len(s.Prompt)/4
 	s.Id = l.id
 	m.legs[l.id] = l
 	m.inFlight++
 	m.way.Submitted(l.id, l.tokens, len(s.Prompt)/4)
 	l.owed = true
 	m.progress.Owe(m.clock.Now(), l.tokens)
-	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}})
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}, Leg: l.id})
 	return nil
 }
 
@@ -365,6 +426,7 @@ func (m *member) tell(l *leg, msg *proto.ToNode) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.legs[l.id] == l {
+		msg.Leg = l.id
 		m.enqueue(msg)
 	}
 }

@@ -235,7 +235,11 @@ func TestDecodeWaitsForPrefill(t *testing.T) {
 	finish := make(chan func(), 1)
 	c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		send(reserve(n, s))
-		finish <- func() { n.answer(s, send) }
+		finish <- func() {
+			m := firstTokens(s, 1, int(s.MaxTokens))
+			m.Finished = []*proto.Finished{{Id: s.Id}}
+			send(m)
+		}
 	})
 	c.addNode("decode-2", proto.Role_ROLE_DECODE, nil)
 	done := make(chan string, 1)
@@ -398,7 +402,7 @@ func TestQuarantinedPair(t *testing.T) {
 				t.Errorf("prefill-1 has had %d of 40: it is the pair that is bad", len(p.submits))
 			}
 			for len(p.cancels) > 0 {
-				if got := <-p.cancels; got.BadKv != (code == proto.FailCode_FAIL_CONTENT) {
+				if got := <-p.cancels; got.Doubt != (code == proto.FailCode_FAIL_CONTENT) || got.BadKv {
 					t.Errorf("prefill-1 is told %v", got)
 				}
 			}

@@ -31,7 +31,7 @@ func (p *Proxy) clusterMetrics() metrics.Cluster {
 func (p *Proxy) queueMetrics() metrics.Queue {
 	return func() (q metrics.Queued) {
 		p.mu.Lock()
-		q.Wait, q.Waiting, q.Running = p.expectedWait(), p.waiting, p.inFlight-p.waiting
+		q.Wait, q.Waiting, q.Running = p.expectedWait(), p.waiting+p.early, p.inFlight-p.waiting
 		p.mu.Unlock()
 		q.Busy, q.Pending, q.Dropped = p.connections.Counts()
 		return q

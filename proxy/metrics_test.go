@@ -64,6 +64,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:engine_sleep_state{engine="decode-1",model_name="test-model",sleep_state="awake"} 1`,
 		`kvferry:request_failures_total{code="invalid_request_error",model_name="test-model"} 1`,
 		`kvferry:kv_bytes_total{engine="prefill-1",model_name="test-model"} 7`,
+		`kvferry:kv_bad_blocks_total{model_name="test-model",owner="wire"} 0`,
 		`kvferry:lora_loads_total{engine="prefill-1",model_name="test-model"} 5`,
 		`kvferry:lora_load_seconds_total{engine="prefill-1",model_name="test-model"} 6.5`,
 		`kvferry:rail_bytes_total{engine="prefill-1",op="write",rail="tcp/eth0"} 7`,

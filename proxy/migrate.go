@@ -9,6 +9,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/members"
 )
 
 // consider says how far the request is, and has it go where package migration wants it.
@@ -16,7 +17,7 @@ func (f *flight) consider(ctx context.Context, a *submission) {
 	if f.entry == nil {
 		return
 	}
-	if m := f.proxy.nodes.member(f.entry.Take()); m != nil && a.Movable() && m != (*a.of(a.Generates())).node && a.Migrate() {
+	if m := f.proxy.nodes.member(f.entry.Take()); m != nil && a.Movable() && m != (*a.of(a.Generates())).node && members.Reach(m.info, (*a.of(a.Generates())).node.info) && a.Migrate() {
 		l, s := f.leg(ctx, a, handoff.MigrationLeg)
 		s.Handoff, s.Reserve = handoff.Migration.Name, uint32(attempt.Reserve(int(s.MaxTokens)))
 		a.known = len(s.Prompt) / 4
@@ -42,12 +43,12 @@ func (f *flight) moveOn(a *submission, next attempt.Next) {
 		a.kv = nil
 	case attempt.Continue:
 		a.target.node.tell(a.target, &proto.ToNode{Kind: &proto.ToNode_Continue{Continue: &proto.Continue{Id: a.target.id, Tokens: a.migrated.Tokens}}})
-		a.target.node.expect(a.target)
+		a.target.node.expect(a.target, false)
 	case attempt.Stay:
 		f.metrics.NotMigrated()
-		var failed *LegError
-		badKV := errors.As(a.refused, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
-		if failed != nil {
+		var failed *attempt.LegError
+		badKV := errors.As(a.refused, &failed) && failed.Fault == attempt.Content
+		if failed != nil && !badKV { // else the node that has it finds out whose fault it is
 			f.proxy.nodes.failed(a.target.node, from.node, failed)
 		}
 		from.node.tell(from, &proto.ToNode{Kind: &proto.ToNode_Resume{Resume: &proto.Resume{Id: from.id, Reason: fmt.Sprint(a.refused), BadKv: badKV}}})

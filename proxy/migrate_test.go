@@ -86,7 +86,7 @@ func newMoving(t *testing.T) *moving {
 // reserve has b say where its blocks are, and a be told.
 func (m *moving) reserve() {
 	m.t.Helper()
-	kv := &proto.KVRef{NodeId: "b", TransferId: 77, Tokens: 23}
+	kv := &proto.KVRef{NodeId: "b", GrpcAddr: m.b.info.GrpcAddr, TransferId: 77, Tokens: 7, Blocks: []*proto.Block{{}}}
 	m.say[m.b](&proto.FromNode{Reserved: []*proto.Reserved{{Id: m.id[m.b], Kv: kv}}})
 	to := clocktest.Receive(m.t, m.a.moves, "where to").GetMigrate()
 	if to.GetId() != m.id[m.a] || to.GetKv().GetTransferId() != 77 || to.GetKnown() != 5 {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"kvferry/clock"
 	"kvferry/placement"
 	"kvferry/proto"
@@ -18,6 +20,7 @@ import (
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
+	"kvferry/version"
 )
 
 // nodes are the members of the cluster as this proxy has them, by role: what a membership
@@ -33,6 +36,7 @@ type nodes struct {
 	limit     int                             // of conditional disaggregation
 	label     string                          // the model's in metrics; empty: what the nodes call it
 	roundTrip func(*ahead.Path) time.Duration // what a path says, unless a test says it
+	dial      []grpc.DialOption               // tests: nodes in memory
 
 	metrics *metrics.Metrics
 
@@ -59,7 +63,7 @@ func newNodes(ctx context.Context, cfg Config, c clock.Clock, counts *metrics.Me
 	return &nodes{
 		label:      label,
 		mode:       cfg.Mode,
-		rules:      members.Rules{Handoff: cfg.Handoff, MinVocab: openai.MinVocab, MaxVocab: openai.MaxVocab, MixedProfiles: cfg.AllowMixedProfiles},
+		rules:      members.Rules{Handoff: cfg.Handoff, MinVocab: openai.MinVocab, MaxVocab: openai.MaxVocab, MixedProfiles: cfg.AllowMixedProfiles, Version: version.String()},
 		log:        cfg.Logger,
 		clock:      c,
 		beat:       health.Every(cfg.LeaseTTL),
@@ -109,6 +113,9 @@ func (n *nodes) step(now time.Duration) {
 		}
 	}
 	n.leaveStalled(now)
+	for _, m := range n.byID {
+		m.giveUp(now)
+	}
 }
 
 // apply is what the membership tells. Of a node that was refused here it tells in vain.
@@ -146,8 +153,12 @@ func (n *nodes) join(node members.Node) *member {
 	if len(n.byID) > 0 && !n.cluster.SameProfile(info) {
 		n.log.Warn("nodes of different profiles", "node", info.Id, "profile", info.Profile, "fingerprint", info.ProfileFingerprint, "cluster", n.profiles())
 	}
+	if room := members.Room(info); room > 0 && room < int(info.MaxModelLen) {
+		n.log.Warn("the node's KV pool holds less than its max_model_len: longer requests go to other nodes, if there are any (--num-gpu-blocks-override)",
+			"node", info.Id, "pool_tokens", room, "max_model_len", info.MaxModelLen)
+	}
 	m := newMember(n.ctx, node)
-	m.log, m.clock, m.metrics, m.changed, m.roundTrip = n.log, n.clock, n.metrics.Engine(n.labelOf(info.Model), info.Id), n.notify, n.roundTrip
+	m.log, m.clock, m.metrics, m.changed, m.roundTrip, m.dial = n.log, n.clock, n.metrics.Engine(n.labelOf(info.Model), info.Id), n.notify, n.roundTrip, slices.Clip(n.dial)
 	n.byID[info.Id] = m
 	list := append(n.byRole[info.Role], m)
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })
@@ -162,6 +173,7 @@ func (n *nodes) join(node members.Node) *member {
 func (n *nodes) remove(m *member, cause error) {
 	delete(n.byID, m.info.Id)
 	n.quarantine.Forget(m.info.Id)
+	n.metrics.Gone(n.labelOf(m.info.Model), m.info.Id)
 	n.byRole[m.info.Role] = slices.DeleteFunc(n.byRole[m.info.Role], func(o *member) bool { return o == m })
 	n.agree()
 	if errors.Is(cause, members.ErrLeft) {

@@ -18,22 +18,23 @@ import (
 // TestPrefixAwarePlacement: equal prefixes go to the node that computed the
 // first; the others know nothing of them, and hash no prompt.
 func TestPrefixAwarePlacement(t *testing.T) {
-	prompt := func(start, last int) string {
+	prompt := func(start, last int, salt ...string) string {
 		tokens := make([]string, 65)
 		for i := range tokens {
 			tokens[i] = fmt.Sprint(start + i)
 		}
 		tokens[64] = fmt.Sprint(last)
-		return fmt.Sprintf(`{"prompt":[%s],"max_tokens":2}`, strings.Join(tokens, ","))
+		return fmt.Sprintf(`{"prompt":[%s],"max_tokens":2%s}`, strings.Join(tokens, ","), strings.Join(salt, ""))
 	}
+	const salted = `,"cache_salt":"mine"`
 	for _, tc := range []struct {
 		policy string
 		hashed bool
 		want   string
 	}{
-		{placement.PrefixAware, true, "121122"},
-		{placement.RoundRobin, false, "121212"},
-		{placement.LeastLoaded, false, "121212"},
+		{placement.PrefixAware, true, "12112211"},
+		{placement.RoundRobin, false, "12121212"},
+		{placement.LeastLoaded, false, "12121212"},
 	} {
 		t.Run(tc.policy, func(t *testing.T) {
 			c := newTestCluster(t, Config{Placement: tc.policy})
@@ -49,6 +50,7 @@ func TestPrefixAwarePlacement(t *testing.T) {
 				prompt(0, 900), prompt(100, 900), // each a node
 				prompt(0, 901), prompt(0, 902), // follow the first
 				prompt(100, 903), prompt(100, 904), // follow the second
+				prompt(100, 903, salted), prompt(100, 904, salted), // of another salt they follow each other
 			} {
 				if status, answer, err := c.post("/v1/completions", body); status != 200 || err != nil {
 					t.Fatalf("%d %s %v", status, answer, err)
@@ -63,7 +65,7 @@ func TestPrefixAwarePlacement(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("placed on %s, want %s", got, tc.want)
 			}
-			if n := c.proxy.nodes; (n.prefix(choice{role: proto.Role_ROLE_NONDISAGG}, "", make([]uint32, 64)) != nil) != tc.hashed || n.prefix(choice{role: proto.Role_ROLE_DECODE}, "", make([]uint32, 64)) != nil {
+			if n := c.proxy.nodes; (n.prefix(choice{role: proto.Role_ROLE_NONDISAGG}, kvcache.Hash{}, make([]uint32, 64)) != nil) != tc.hashed || n.prefix(choice{role: proto.Role_ROLE_DECODE}, kvcache.Hash{}, make([]uint32, 64)) != nil {
 				t.Error("prompts are hashed for a policy that does not ask for it, or not for one that does")
 			}
 		})
@@ -78,7 +80,7 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 	prompt := make([]kvcache.Token, 65)
 	place := func() *member {
 		t.Helper()
-		m, err := n.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: n.prefix(choice{role: role}, "", prompt)})
+		m, err := n.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: n.prefix(choice{role: role}, kvcache.Hash{}, prompt)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,7 @@ func TestTurns(t *testing.T) {
 				slices.SortFunc(waiting, func(a, b *proto.Submit) int { return int(promptOf(a)[0]) - int(promptOf(b)[0]) })
 				m := &proto.FromNode{}
 				for _, s := range waiting {
-					kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: 1}
+					kv := n.kv(s)
 					if handofftest.DecodeFirst(hand) {
 						m.Reserved = append(m.Reserved, &proto.Reserved{Id: s.Id, Kv: kv})
 						continue

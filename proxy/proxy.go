@@ -105,6 +105,7 @@ type Proxy struct {
 	draining bool          // for good
 	inFlight int           // requests taken on
 	waiting  int           // of these, that do not run yet
+	early    int           // requests that wait for the first node, before they are taken on
 	unplaced int           // prompt tokens of these that are in no node's backlog
 	idle     chan struct{} // closed when draining and inFlight is 0
 }

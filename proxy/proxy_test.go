@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/placement"
 	"kvferry/proto"
 )
 
@@ -189,13 +190,14 @@ func TestNondisagg(t *testing.T) {
 	}
 }
 
-// TestStop has the model stop by itself, with the last token and after it.
-func TestStop(t *testing.T) {
+// TestNodeStops: a node does not end an answer by itself, with a token or after it. The proxy knows
+// where the answer ends.
+func TestNodeStops(t *testing.T) {
 	for _, together := range []bool{true, false} {
-		c := newTestCluster(t, Config{})
+		c := newTestCluster(t, Config{Placement: placement.RoundRobin})
 		c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			finished := []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_STOP}}
-			m := tokenMessage(s.Id, 0, 5, 6)
+			m := firstTokens(s, 0, 2)
 			if together {
 				m.Finished = finished
 				send(m)
@@ -204,13 +206,13 @@ func TestStop(t *testing.T) {
 			send(m)
 			send(&proto.FromNode{Finished: finished})
 		})
-		status, body, err := c.post("/v1/completions", `{"prompt":"hello","stream":true}`)
-		if status != 200 || err != nil || streamText(t, body) != testTokenizer.Decode([]uint32{5, 6}) || strings.Count(body, `"finish_reason":"stop"`) != 1 {
-			t.Errorf("%d %v\n%s", status, err, body)
-		}
-		_, body, _ = c.post("/v1/completions", `{"prompt":"hello"}`)
-		if !strings.Contains(body, `"finish_reason":"stop"`) || !strings.Contains(body, `"completion_tokens":2`) {
-			t.Error(body)
+		c.addNode("both-2", proto.Role_ROLE_NONDISAGG, nil)
+		want := testTokenizer.Decode(fakeTokens(helloPrompt, 16))
+		for range 2 {
+			status, body, err := c.post("/v1/completions", `{"prompt":"hi there","stream":true}`)
+			if status != 200 || err != nil || streamText(t, body) != want || strings.Count(body, `"finish_reason":"length"`) != 1 {
+				t.Errorf("%d %v\n%s", status, err, body)
+			}
 		}
 	}
 }

@@ -3,14 +3,12 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"math"
-	"net/http"
-	"strconv"
 	"time"
 
 	"kvferry/proto"
 	"kvferry/proxy/health"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
 )
 
 // This file is which requests the proxy takes on, and how long one would wait for its
@@ -32,25 +30,27 @@ func (p *Proxy) roomLocked(requests int) error {
 		return errProxyDrains
 	case requests > p.cfg.MaxQueue:
 		return openai.BadField("n", "%d answers: at most %d requests may wait here (--max-queue); ask for fewer at once", requests, p.cfg.MaxQueue)
-	case p.waiting+requests > p.cfg.MaxQueue:
-		return queueFull("queue_full", p.expectedWait(), fmt.Errorf("%w: %d requests wait (--max-queue)", errProxyFull, p.waiting))
+	case p.waiting+p.early+requests > p.cfg.MaxQueue:
+		return wire.QueueFull("queue_full", p.expectedWait(), fmt.Errorf("%w: %d requests wait (--max-queue)", errProxyFull, p.waiting+p.early))
 	case p.cfg.MaxQueueTime > 0:
 		if wait := p.expectedWait(); wait > p.cfg.MaxQueueTime {
-			return queueFull("queue_too_long", wait-p.cfg.MaxQueueTime,
+			return wire.QueueFull("queue_too_long", wait-p.cfg.MaxQueueTime,
 				fmt.Errorf("%w: a request would wait %v for its turn, longer than %v (--max-queue-time)", errProxyFull, wait.Round(time.Millisecond), p.cfg.MaxQueueTime))
 		}
 	}
 	return nil
 }
 
-// queueFull is a 429 that says when to come back: once what is ahead has been served,
-// as far as it is too much.
-func queueFull(code string, after time.Duration, err error) *openai.Error {
-	seconds := max(int(math.Ceil(after.Seconds())), 1)
-	return &openai.Error{
-		Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: code, RetryAfter: seconds,
-		Message: err.Error() + "; try again in " + strconv.Itoa(seconds) + " s", Err: err,
+// hold gives a request that comes before the first node a place in the queue until admit counts it, or with -1 takes it back.
+func (p *Proxy) hold(x *exchange, places int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.roomLocked(places); places > 0 && err != nil {
+		return err
 	}
+	x.early += places
+	p.early += places
+	return nil
 }
 
 // admit takes a request on, with all of its choices, unless there is no room for them. Each
@@ -59,6 +59,7 @@ func queueFull(code string, after time.Duration, err error) *openai.Error {
 func (p *Proxy) admit(x *exchange) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.early, x.early = p.early-x.early, 0
 	if err := p.roomLocked(len(x.flights)); err != nil {
 		return err
 	}
@@ -180,5 +181,5 @@ func (p *Proxy) reportQueue(alarm *health.Alarm) {
 func (p *Proxy) Requests() (waiting, running int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.waiting, p.inFlight - p.waiting
+	return p.waiting + p.early, p.inFlight - p.waiting
 }

@@ -83,7 +83,7 @@ func TestQueueUntilItRuns(t *testing.T) {
 						first = 1
 					}
 					if handofftest.DecodeFirst(hand) {
-						send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: &proto.KVRef{NodeId: n.info.Id, TransferId: s.Id}}}})
+						send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: n.kv(s)}}})
 					}
 					out := fakeTokens(promptOf(s), int(s.MaxTokens))
 					go func() {

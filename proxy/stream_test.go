@@ -125,7 +125,7 @@ func TestStreamRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp, body := answerFrom(t, conn, r)
-		if resp.StatusCode != 500 || resp.ContentLength != int64(len(body)) || !strings.Contains(body, "scripted") || resp.Close {
+		if resp.StatusCode != 502 || resp.ContentLength != int64(len(body)) || !strings.Contains(body, "scripted") || resp.Close {
 			t.Errorf("%d, %d bytes, closes %v: %s", resp.StatusCode, resp.ContentLength, resp.Close, body)
 		}
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"errors"
+	"fmt"
 
 	"kvferry/attempt"
 	"kvferry/handoff"
@@ -26,6 +27,9 @@ type submission struct {
 	transfer uint64          // to it
 	migrated *proto.Migrated // what the node said that has it
 	refused  error           // why the target cannot take it
+
+	doubted *attempt.LegError // KV of compute's landed wrong, and its node is asked where it went bad
+	bad     uint32            // blocks of it
 
 	breakdown proto.Breakdown // times are sums over the legs, in microseconds
 	cached    uint32          // prompt tokens, the most that a leg has found
@@ -90,35 +94,63 @@ func (s *submission) report(ready *[]attempt.Token, r report) (next attempt.Next
 	}
 	switch {
 	case r.lost != nil:
-		next, err = s.Failed(kind, s.fail(r.leg, proto.FailCode_FAIL_UNSPECIFIED, true, r.lost))
+		fault := errNodeLost
+		switch {
+		case errors.Is(r.lost, errOverdue): // by the fault of either node
+			fault = attempt.Transfer
+		case errors.Is(r.lost, attempt.ErrBroken):
+			fault = attempt.Internal
+		}
+		next, err = s.Failed(kind, &attempt.LegError{Node: r.leg.node.info.Id, Leg: kind, Fault: fault, Retryable: true, Err: r.lost})
 	case r.failed != nil && r.failed.Code == proto.FailCode_FAIL_UNDIRECTED:
 		next, err = s.GaveUp(kind)
 	case r.failed != nil:
 		s.breakdown.Sum(r.failed.Breakdown)
-		code := r.failed.Code
-		if code == proto.FailCode_FAIL_UNSPECIFIED { // which is what a lost node has here
-			code = proto.FailCode_FAIL_INTERNAL
-		}
-		s.refused = s.fail(r.leg, code, r.failed.Retryable, errors.New(r.failed.Message))
+		s.refused = s.fail(r.leg, r.failed.Code, r.failed.Retryable, errors.New(r.failed.Message))
 		next, err = s.Failed(kind, s.refused)
 	case r.migrated != nil && r.migrated.TransferId == s.transfer:
 		s.migrated, s.refused = r.migrated, errors.New(r.migrated.Message)
 		*ready, next, err = s.Migrated(*ready, kind, proto.TokenIDs(r.migrated.Tokens), r.at)
 	case r.migrated != nil: // of one that was given up
 	case r.reserved != nil:
-		s.kv = r.reserved.Kv
-		next, err = s.Reserved(kind, r.reserved.Kv != nil)
+		switch err = s.offered(kind, r.leg, r.reserved.Kv); {
+		case err == nil:
+			s.kv = r.reserved.Kv
+			next, err = s.Reserved(kind, r.reserved.Kv != nil)
+		case kind == handoff.MigrationLeg: // the request stays where it is
+			s.refused = s.blame(r.leg, err)
+			next, err = s.Failed(kind, s.refused)
+		}
 	case r.prefilled != nil:
-		var counts bool
-		if next, counts, err = s.Prefilled(kind, r.prefilled.Kv != nil); counts {
+		if err = s.offered(kind, r.leg, r.prefilled.Kv); err == nil {
+			next, err = s.Prefilled(kind, r.prefilled.Kv != nil)
+		}
+		if err == nil {
 			s.account(r.prefilled.Breakdown, r.prefilled.CachedTokens)
 			s.kv = r.prefilled.Kv
 		}
 	case r.finished != nil:
-		s.account(r.finished.Breakdown, r.finished.CachedTokens)
-		next, err = s.Finished(kind, r.finished.Reason == proto.FinishReason_FINISH_STOP)
+		if next, err = s.Finished(kind); err == nil {
+			s.account(r.finished.Breakdown, r.finished.CachedTokens)
+		}
 	}
 	return next, s.blame(r.leg, err)
+}
+
+// offered checks blocks that a leg's node offers, if it does.
+func (s *submission) offered(kind handoff.Leg, l *leg, kv *proto.KVRef) error {
+	info := l.node.info
+	switch {
+	case kv == nil:
+		return nil
+	case kv.NodeId != info.Id || kv.GrpcAddr != info.GrpcAddr:
+		return fmt.Errorf("%w: kv names node %q at %q, not itself", attempt.ErrBroken, kv.NodeId, kv.GrpcAddr)
+	}
+	o := attempt.Offer{Tokens: int(kv.Tokens), First: kv.FirstToken, Pool: info.KvBlocks}
+	for _, b := range kv.Blocks {
+		o.Blocks = append(o.Blocks, attempt.Block{Index: b.GetIndex(), ID: b.GetId()})
+	}
+	return s.Offered(kind, o)
 }
 
 // account adds what a leg says of itself. Two legs may have looked for the same prompt.
@@ -129,15 +161,21 @@ func (s *submission) account(b *proto.Breakdown, cached uint32) {
 
 // blame names the leg in an error of the state machine, which knows no node.
 func (s *submission) blame(l *leg, err error) error {
-	if errors.Is(err, attempt.ErrBroken) {
-		return s.fail(l, proto.FailCode_FAIL_INTERNAL, true, err)
+	var named *attempt.LegError
+	if errors.Is(err, attempt.ErrBroken) && !errors.As(err, &named) {
+		code := proto.FailCode_FAIL_INTERNAL
+		if attempt.OfPair(err) {
+			code = proto.FailCode_FAIL_CONTENT
+		}
+		return s.fail(l, code, true, err)
 	}
 	return err
 }
 
 // fail is the error of a leg, with its node; flight.blame adds the request.
 func (s *submission) fail(l *leg, code proto.FailCode, retryable bool, err error) error {
-	return &LegError{Node: l.node.info.Id, Leg: l.kind, Code: code, Retryable: retryable, Err: err}
+	kind, _ := s.kindOf(l)
+	return &attempt.LegError{Node: l.node.info.Id, Leg: kind, Fault: attempt.Reported(int32(code)), Retryable: retryable, Err: err}
 }
 
 // legs are those of the API's messages.

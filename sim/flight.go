@@ -179,7 +179,7 @@ func (c *cluster) prefilled(n *node, p *connector.Prefilled) {
 	if f == nil {
 		return
 	}
-	next, _, err := f.attempt.Prefilled(f.legOf(n), p.Offer != nil)
+	next, err := f.attempt.Prefilled(f.legOf(n), p.Offer != nil)
 	c.proceed(n, f, p.Offer, p.FirstToken, next, err)
 }
 
@@ -197,7 +197,7 @@ func (c *cluster) finished(n *node, d *connector.Finished) {
 	if f == nil {
 		return
 	}
-	next, err := f.attempt.Finished(f.legOf(n), false)
+	next, err := f.attempt.Finished(f.legOf(n))
 	c.proceed(n, f, nil, 0, next, err)
 }
 

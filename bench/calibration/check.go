@@ -49,15 +49,17 @@ type HeldBack struct {
 func (h *HeldBack) Settle(ctx context.Context) error {
 	l := h.Load
 	l.Requests, l.Rate, l.InFlight, l.Seed = min(l.Requests, settling), math.Inf(1), 8, l.Seed+uint64(h.Parts)
-	opened, err := l.Open()
+	records, took, err := asked(ctx, h.target, l, func() {})
 	if err != nil {
 		return err
 	}
-	took, err := h.target.Run(ctx, opened, func(*client.Record) {})
-	if h.Load.Rate == 0 && err == nil {
+	if _, err := figuresOf(records); err != nil {
+		return fmt.Errorf("before the held-back load: %w", err)
+	}
+	if h.Load.Rate == 0 {
 		h.Load.Rate = fit.Digits(0.5*float64(l.Requests)/took.Seconds(), 2)
 	}
-	return err
+	return nil
 }
 
 // settling is how many requests say at most what a server can do.
@@ -72,7 +74,7 @@ func (h *HeldBack) part(i int) load.Spec {
 
 // Ask asks the next part.
 func (h *HeldBack) Ask(ctx context.Context) error {
-	records, err := asked(ctx, h.target, h.part(len(h.asked)), h.Over)
+	records, _, err := asked(ctx, h.target, h.part(len(h.asked)), h.Over)
 	h.asked = append(h.asked, records)
 	return err
 }
@@ -81,7 +83,7 @@ func (h *HeldBack) Ask(ctx context.Context) error {
 func (h *HeldBack) Compare(ctx context.Context, p *engine.Profile, rpc time.Duration) ([]Comparison, error) {
 	var answers, predicted [][]*client.Record
 	for i, records := range h.asked {
-		model, err := asked(ctx, Model(p, rpc), h.part(i), func() {})
+		model, _, err := asked(ctx, Model(p, rpc), h.part(i), func() {})
 		if err != nil {
 			return nil, err
 		}
@@ -118,17 +120,17 @@ func compare(measured, predicted []*client.Record) (all []Comparison, err error)
 	return all, nil
 }
 
-// asked are the answers of a target to a load. over is told of each.
-func asked(ctx context.Context, t serve.Target, l load.Spec, over func()) (records []*client.Record, err error) {
+// asked are the answers of a target to a load, and how long it took. over is told of each.
+func asked(ctx context.Context, t serve.Target, l load.Spec, over func()) (records []*client.Record, took time.Duration, err error) {
 	opened, err := l.Open()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	_, err = t.Run(ctx, opened, func(r *client.Record) {
+	took, err = t.Run(ctx, opened, func(r *client.Record) {
 		records = append(records, r)
 		over()
 	})
-	return records, err
+	return records, took, err
 }
 
 // figuresOf are the figures of records, as measured.
@@ -161,9 +163,9 @@ func figuresOf(records []*client.Record) (all []Comparison, err error) {
 
 // holdBack is the load of a check, of a server that serves a profile's model: Requests, InputLen, OutputLen, Seed
 // and Rate are given, and 0 for Rate is left to Settle.
-func holdBack(t serve.Target, vocab int, l load.Spec, parts int, over func()) (*HeldBack, error) {
+func holdBack(t serve.Target, vocab int, l load.Spec, parts int) (*HeldBack, error) {
 	l.Kind, l.Burstiness, l.RangeRatio, l.Vocab = load.Random, 1, 0.75, vocab
 	settled := l
 	config.Default(&settled.Rate, 1)
-	return &HeldBack{Load: l, Parts: min(parts, max(l.Requests, 1)), Over: over, target: t}, settled.Validate()
+	return &HeldBack{Load: l, Parts: min(parts, max(l.Requests, 1)), Over: func() {}, target: t}, settled.Validate()
 }

@@ -120,13 +120,14 @@ func TestCheck(t *testing.T) {
 	}
 	over := 0
 	server := &remembering{Target: Model(truth, sim.DefaultRPC), seen: map[string]bool{}}
-	held, err := holdBack(server, truth.Vocab, load.Spec{Requests: 50, InputLen: 128, OutputLen: 24, Seed: 1}, 3, func() { over++ })
+	held, err := holdBack(server, truth.Vocab, load.Spec{Requests: 50, InputLen: 128, OutputLen: 24, Seed: 1}, 3)
 	if err == nil {
 		err = held.Settle(t.Context())
 	}
 	if err != nil || held.Load.Rate <= 0 || math.IsInf(held.Load.Rate, 0) || held.Load.InFlight != 0 || over != 0 {
 		t.Fatalf("%+v: %v", held, err)
 	}
+	held.Over = func() { over++ }
 	for range 3 {
 		if err := held.Ask(t.Context()); err != nil {
 			t.Fatal(err)
@@ -134,6 +135,13 @@ func TestCheck(t *testing.T) {
 	}
 	if over != 50 || len(held.asked[0]) != 17 || len(held.asked[1]) != 17 || len(held.asked[2]) != 16 || held.asked[0][0].PromptTokens == held.asked[1][0].PromptTokens {
 		t.Errorf("%d over, in parts of %d, %d, %d", over, len(held.asked[0]), len(held.asked[1]), len(held.asked[2]))
+	}
+	failing, err := holdBack(&remembering{Target: server.Target, seen: map[string]bool{}, fails: true}, truth.Vocab, load.Spec{Requests: 9, InputLen: 128, OutputLen: 24}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := failing.Settle(t.Context()); err == nil || failing.Load.Rate != 0 {
+		t.Errorf("a server that fails settles at %v: %v", failing.Load.Rate, err)
 	}
 	if len(server.seen) != 100 {
 		t.Errorf("%d different prompts of 100: what came before is in a prefix cache", len(server.seen))
@@ -158,10 +166,11 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// remembering is a target that notes which prompts it had.
+// remembering is a target that notes which prompts it had, and may fail.
 type remembering struct {
 	serve.Target
-	seen map[string]bool
+	seen  map[string]bool
+	fails bool // each request
 }
 
 func (r *remembering) Run(ctx context.Context, l load.Load, done func(*client.Record)) (time.Duration, error) {
@@ -173,7 +182,12 @@ func (r *remembering) Run(ctx context.Context, l load.Load, done func(*client.Re
 		r.seen[fmt.Sprint(q.Prompt)] = true
 	}
 	l.Source = &list
-	return r.Target.Run(ctx, l, done)
+	return r.Target.Run(ctx, l, func(a *client.Record) {
+		if r.fails {
+			a.Error = "no"
+		}
+		done(a)
+	})
 }
 
 // TestRelay: two prompts at a time are computed one by one where they take longer than what surrounds a

@@ -64,7 +64,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		if !c.Fixed {
 			parts = c.Rounds
 		}
-		if held, err = holdBack(c.Target, p.Vocab, c.Held, parts, func() {}); err != nil {
+		if held, err = holdBack(c.Target, p.Vocab, c.Held, parts); err != nil {
 			return err
 		}
 	}

@@ -84,14 +84,15 @@ func (h *HeldBack) String() string {
 
 // verdict is what a check came to, and what the machine did meanwhile.
 func verdict(h *HeldBack, all []Comparison, meanwhile *machine.Disturbance) string {
-	l := &h.Load
-	t := page.Table{
-		Title: fmt.Sprintf("%v, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", h, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
-		Head:  []string{"figure", "measured", "predicted", "error"}, Left: 1,
-	}
+	l, parts := &h.Load, ""
+	head := []string{"figure", "measured", "predicted", "error"}
 	if h.Parts > 1 {
-		t.Title = fmt.Sprintf("%v in %d parts, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", h, h.Parts, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio)
-		t.Head = append(t.Head, "worst part")
+		parts = fmt.Sprintf(" in %d parts", h.Parts)
+		head = append(head, "worst part")
+	}
+	t := page.Table{
+		Title: fmt.Sprintf("%v%s, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", h, parts, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
+		Head:  head, Left: 1,
 	}
 	for _, c := range all {
 		row := []string{c.Name, fmt.Sprintf("%.2f", c.Measured) + meanwhile.Mark(), fmt.Sprintf("%.2f", c.Predicted), fmt.Sprintf("%+.1f %%", 100*c.Off())}

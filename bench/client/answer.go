@@ -15,8 +15,13 @@ import (
 	"kvferry/kvcache"
 )
 
-// maxBody bounds an answer that does not stream, as maxEvent does an event.
+// maxBody bounds an answer that does not stream, as maxEvent does an event, and what is kept of the text
+// and the token ids of one that does.
 const maxBody = 64 << 20
+
+// maxChunks bounds the chunks of an answer beyond four times the tokens that were asked for. Some servers
+// answer at greater length than they are asked to, and chunks may be empty.
+const maxChunks = 1 << 16
 
 // An answer turns what comes back of one request into its record. It is fed pieces of any
 // size, and judges the whole at the end.
@@ -33,6 +38,7 @@ type answer struct {
 	coding   string // by which the body is compressed, "" if it is not
 	events   bool   // it is a stream of events
 	body     []byte // what is none
+	size     int    // bytes of the body so far
 	parser   eventParser
 	like     pattern
 
@@ -51,7 +57,7 @@ type answer struct {
 	ids      []kvcache.Token
 	length   int    // of SGLang's text so far, in bytes
 	counted  int    // tokens by the server's account of every chunk so far
-	partial  bool   // a chunk came without such an account
+	partial  bool   // a chunk came without such an account, or with an impossible one
 	halves   bool   // a text ended inside a rune
 	tail     []byte // the last bytes of the text, of a rune that has not ended
 }
@@ -83,6 +89,7 @@ func (a *answer) bound(most time.Duration, why error) {
 func (a *answer) Body(p []byte, at, late time.Duration) error {
 	a.record.ReadDelay = max(a.record.ReadDelay, figure.Seconds(late))
 	a.now = figure.Seconds(at - a.start)
+	a.size += len(p)
 	if a.events {
 		return a.parser.feed(p, a.event)
 	}
@@ -116,6 +123,12 @@ func (a *answer) event(data []byte) error {
 		a.bound(afterDone, errAfterDone)
 		return nil
 	}
+	if len(r.TokenTimes)/4 > r.Wanted()+maxChunks/4 {
+		return faulty(FaultEndless, fmt.Errorf("more than %d chunks for %d tokens", len(r.TokenTimes), r.Wanted()))
+	}
+	if a.keepText && len(a.text)+len(a.said)+a.others.size > maxBody || len(a.ids) > maxBody/4 {
+		return faulty(FaultEndless, fmt.Errorf("an answer of more than %d bytes of text", maxBody))
+	}
 	if text, fits := a.like.text(data); fits {
 		a.partial = true
 		r.TokenTimes = append(r.TokenTimes, a.now)
@@ -136,6 +149,9 @@ func (a *answer) event(data []byte) error {
 	var c chunk
 	if err := json.Unmarshal(data, &c); err != nil {
 		return faulty(FaultGarbage, unreadable("event", err, data))
+	}
+	if err := c.impossible(); err != nil {
+		return faulty(FaultGarbage, err)
 	}
 	if text, plain := a.take(&c); plain {
 		a.like.keep(data, text)
@@ -236,8 +252,15 @@ func incomplete(text []byte) []byte {
 	return nil
 }
 
-// account notes the server's count of tokens so far, with a chunk.
+// mostOutput returns a bound of the output tokens that a server may claim: what was asked for, as far as
+// a model gives that many at once, or a token for every byte that came. Lists as long as the count are
+// made of it.
+func (a *answer) mostOutput() int { return a.size + min(max(a.record.Wanted(), 1<<12), 1<<20) }
+
+// account notes the server's count of tokens so far, with a chunk. A count that goes back, as that of
+// one of several choices does, or is impossible ends the account.
 func (a *answer) account(tokens int) {
+	a.partial = a.partial || tokens < a.counted || tokens > a.mostOutput()
 	if a.partial {
 		return
 	}
@@ -270,7 +293,7 @@ func (a *answer) end(broken error) error {
 			return err
 		}
 	}
-	if u := r.Usage; u != nil && !u.possible() {
+	if u := r.Usage; u != nil && !u.possible(a.mostOutput()) {
 		r.Usage, r.ChunkTokens = nil, nil
 		return faulty(FaultGarbage, fmt.Errorf("usage: %d prompt tokens, %d of the answer: nobody has counted that", u.PromptTokens, u.CompletionTokens))
 	}
@@ -301,6 +324,9 @@ func (a *answer) whole() error {
 	var c chunk
 	if err := json.Unmarshal(bytes.TrimSpace(a.body), &c); err != nil {
 		return faulty(FaultGarbage, unreadable("answer", err, a.body))
+	}
+	if err := c.impossible(); err != nil {
+		return faulty(FaultGarbage, err)
 	}
 	a.record.LastLine = a.now
 	if why := c.fault(); why != "" {

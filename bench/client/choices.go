@@ -51,7 +51,7 @@ func (a *answer) say(from, thought int) {
 func (a *answer) ended(why string, choice int) {
 	r := a.record
 	if choice == 0 || r.FinishReason == "" {
-		r.FinishReason = why
+		r.FinishReason = said(why)
 	}
 	a.stopped = a.stopped || why == "stop"
 	a.ends++
@@ -59,16 +59,20 @@ func (a *answer) ended(why string, choice int) {
 }
 
 // others are the texts of choices but the first, by their place.
-type others [][]byte
+type others struct {
+	texts [][]byte
+	size  int // bytes of them
+}
 
 // add adds what a choice brought, if it is to be kept, and returns how long it is.
 func (o *others) add(c *choice, keep bool) int {
 	text, _ := c.appendTo(nil)
-	if keep && c.Index <= maxAnswers {
-		for len(*o) < c.Index {
-			*o = append(*o, nil)
+	if keep {
+		for len(o.texts) < c.Index {
+			o.texts = append(o.texts, nil)
 		}
-		(*o)[c.Index-1] = append((*o)[c.Index-1], text...)
+		o.texts[c.Index-1] = append(o.texts[c.Index-1], text...)
+		o.size += len(text)
 	}
 	return len(text)
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -102,6 +103,30 @@ func (c *choice) appendTo(text []byte) (all []byte, thought int) {
 		}
 	}
 	return text, thought
+}
+
+// mostSeconds bounds the times that a server says of a request: thirty years.
+const mostSeconds = 1e9
+
+// impossible returns an error for a number in the chunk that no server can mean: places and times are
+// used as they are, and figures are sums of them. Counts of tokens are checked with the whole answer.
+func (c *chunk) impossible() error {
+	for i := range c.Choices {
+		if n := c.Choices[i].Index; n < 0 || n >= maxAnswers {
+			return fmt.Errorf("choices: index is %d, want 0 to %d", n, maxAnswers-1)
+		}
+	}
+	if b := c.Breakdown; b != nil && (b.Retries < 0 || b.Retries > 1e6) {
+		return fmt.Errorf("breakdown: retries is %d, want 0 to 1000000", b.Retries)
+	}
+	if t := c.timings(); t != nil {
+		for _, v := range []float64{t.E2E, t.Prefill, t.Decode} {
+			if v < 0 || v > mostSeconds {
+				return fmt.Errorf("a time of %g s in the server's account of the request, want 0 to %g", v, mostSeconds)
+			}
+		}
+	}
+	return nil
 }
 
 // fault is the error that a chunk says, "" for none.

@@ -211,8 +211,12 @@ func (c *Client) Pages(path string) (urls []string) {
 
 // Get returns the body of url+path when the answer is 200; of several workers it is the
 // first's. Bodies are cut at 8 MiB.
-func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
-	return c.ask(ctx, http.MethodGet, 0, path, nil)
+func (c *Client) Get(ctx context.Context, path string) (body []byte, err error) {
+	err = Again(ctx, func() error {
+		body, err = c.ask(ctx, http.MethodGet, 0, path, nil)
+		return err
+	})
+	return body, err
 }
 
 // Post asks one of several workers for a path, with an empty body; the answer is to be 200.

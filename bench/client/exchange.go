@@ -187,7 +187,7 @@ func (c *Client) count(e *encoder, r *Record, asked *load.Request, a *answer) {
 // textTokens is how many tokens the answers' texts are to the client's tokenizer.
 func (c *Client) textTokens(a *answer) int {
 	n := len(c.cfg.Tokenizer.Encode(string(a.text), false))
-	for _, text := range a.others {
+	for _, text := range a.others.texts {
 		n += len(c.cfg.Tokenizer.Encode(string(text), false))
 	}
 	return n

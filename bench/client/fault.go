@@ -104,6 +104,11 @@ func (r *Record) end(err error) {
 
 func (r *Record) note(what string) { r.Notes = append(r.Notes, what) }
 
+// BrokeOff reports whether the answer was a 200 that ended as HTTP has it, and its events say that the
+// server failed, or do not say that it has finished. It failed in every report, whatever other clients
+// would count.
+func (r *Record) BrokeOff() bool { return r.Fault == FaultServer || r.Fault == FaultNoEnd }
+
 // VLLMCounts reports whether vLLM's client would count the request as successful: the
 // answer was a 200 that ended as HTTP has it, all of it JSON, with at least one chunk with
 // choices. Whether it has [DONE], an error inside, or fewer tokens than asked for does not

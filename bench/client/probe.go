@@ -147,7 +147,7 @@ func (p *prober) build(ctx context.Context, first error) (*Record, error) {
 func (p *prober) refuse(field string, err error) {
 	status := (*StatusError)(nil)
 	errors.As(err, &status)
-	p.found.Refused = append(p.found.Refused, Refusal{Field: field, Reason: status.Error()})
+	p.found.Refused = append(p.found.Refused, Refusal{Field: field, Reason: p.client.hide(status.Error())})
 }
 
 // refused reports whether a server said that it does not take the request as it is. Some
@@ -167,7 +167,7 @@ func (p *prober) explain(err error) error {
 }
 
 // try sends one request as the server would have to accept it. Where nobody is there yet, or
-// somebody says that it is not ready, it goes on asking.
+// somebody says that it is not ready, it goes on asking. An answer that broke is asked for twice more.
 func (p *prober) try(all context.Context, a Accepts) (r *Record, err error) {
 	c := p.client
 	ctx, cancel := context.WithTimeoutCause(all, c.cfg.First, fmt.Errorf("it did not answer a first request within %v (--ready-check-timeout-sec)", c.cfg.First))
@@ -183,6 +183,7 @@ func (p *prober) try(all context.Context, a Accepts) (r *Record, err error) {
 	}
 	body := e.encode(&asked.Request, nil)
 	var fatal error
+	n := 0 // answers that a server gives which is ready
 	err = Poll(ctx, func() error {
 		r = &Record{RequestID: asked.ID, MaxTokens: probeTokens, Answers: c.answers}
 		p.found.Probed++
@@ -190,6 +191,9 @@ func (p *prober) try(all context.Context, a Accepts) (r *Record, err error) {
 		answer, fatal = c.complete(ctx, e, c.clock.Now(), r, &asked, body)
 		p.ids = len(answer.Tokens) > 0
 		if ctx.Err() != nil || notYet(fatal) {
+			return fatal
+		}
+		if n++; n < tries && transient(fatal) {
 			return fatal
 		}
 		return nil
@@ -289,7 +293,11 @@ func (c *Client) tokens(ctx context.Context, model, text string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	answer, err := c.ask(ctx, http.MethodPost, 0, "/tokenize", bytes.NewReader(body))
+	var answer []byte
+	err = Again(ctx, func() error {
+		answer, err = c.ask(ctx, http.MethodPost, 0, "/tokenize", bytes.NewReader(body))
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -298,6 +306,9 @@ func (c *Client) tokens(ctx context.Context, model, text string) (int, error) {
 		Tokens []json.RawMessage `json:"tokens"`
 	}
 	if err := json.Unmarshal(answer, &counted); err != nil || counted.Count == nil && counted.Tokens == nil {
+		return 0, errNoCount
+	}
+	if n := counted.Count; n != nil && (*n < 0 || *n > mostTokens) {
 		return 0, errNoCount
 	}
 	if counted.Count != nil {

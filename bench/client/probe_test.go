@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/bench/client/clienttest"
 	"kvferry/bench/nullserver"
 	"kvferry/bench/nullserver/nullservertest"
 	"kvferry/kvcache"
@@ -308,5 +309,48 @@ func TestProbeSlow(t *testing.T) {
 	got, err := c.Probe(t.Context(), "m", Needs{})
 	if err != nil || len(got.Refused) != 1 || got.Probed*int(one) < int(first) {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestProbeOutlivesTransientErrors: what breaks twice and then does not costs no run and no field. What
+// breaks each time is an error.
+func TestProbeOutlivesTransientErrors(t *testing.T) {
+	for name, breaks := range map[string]func(http.ResponseWriter){
+		"connection reset":      func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"answer cut":            dies(token),
+		"no end":                says(token),
+		"an error in the 200":   says("data: {\"error\":{\"message\":\"no room\"}}\n\n"),
+		"internal server error": func(w http.ResponseWriter) { http.Error(w, "no room", http.StatusInternalServerError) },
+	} {
+		for _, times := range []int32{2, 1 << 20} {
+			var n, infos atomic.Int32
+			f := clienttest.NewServer(t, &clienttest.Server{Info: `{"kvferry":{}}`, Behave: func(w http.ResponseWriter, _ *http.Request, _ *clienttest.Completion) bool {
+				if n.Add(1) > times {
+					return false
+				}
+				breaks(w)
+				return true
+			}})
+			handler := f.Config.Handler
+			f.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/server_info" && infos.Add(1) <= times {
+					breaks(w)
+					return
+				}
+				handler.ServeHTTP(w, r)
+			})
+			c := New(Config{URL: f.URL})
+			accepts, err := c.Probe(t.Context(), "fake-7b", Needs{})
+			switch {
+			case times > 2 && (err == nil || n.Load() > 30):
+				t.Errorf("%s: %v after %d requests", name, err, n.Load())
+			case times == 2 && (err != nil || len(accepts.Refused) > 0 || accepts.Probed != 3):
+				t.Errorf("%s, twice: %v, %+v", name, err, accepts)
+			}
+			if _, err := c.Get(t.Context(), "/server_info"); times == 2 && (name == "connection reset" || name == "internal server error") && err != nil {
+				t.Errorf("%s, twice, of /server_info: %v", name, err)
+			}
+			c.Close()
+		}
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"kvferry/config"
@@ -44,6 +46,41 @@ func Poll(ctx context.Context, try func() error) error {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), reason)
 		}
 	}
+}
+
+// tries bounds the calls of a function by Again: an error that comes three times is the server's way.
+const tries = 3
+
+// Again calls try until it succeeds or fails as it would again, three times at most, and returns its last
+// error. A broken connection or answer, and a status 500, need not come again.
+func Again(ctx context.Context, try func() error) (err error) {
+	n := 0
+	stopped := Poll(ctx, func() error {
+		if n++; n > 1 && ctx.Err() != nil {
+			return err
+		}
+		if err = try(); n < tries && transient(err) {
+			return err
+		}
+		return nil
+	})
+	return cmp.Or(err, stopped)
+}
+
+// transient reports whether a failed request may succeed when it is sent again at once.
+func transient(err error) bool {
+	var status *StatusError
+	var fault *faultError
+	var dial *net.OpError
+	switch {
+	case err == nil || errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return false
+	case errors.As(err, &status):
+		return status.Code == http.StatusInternalServerError
+	case errors.As(err, &fault):
+		return slices.Contains([]string{FaultTruncated, FaultNoEnd, FaultServer, FaultEvent, FaultEmpty}, fault.kind)
+	}
+	return closes(err) && !(errors.As(err, &dial) && dial.Op == "dial")
 }
 
 // Ready waits until the server is healthy, and returns the model that requests are for: the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"math"
+	"reflect"
 	"strconv"
 )
 
@@ -166,18 +167,14 @@ type Usage struct {
 	CachedTokens int `json:"cached_tokens,omitempty"`
 }
 
-// mostTokens is more than any model takes or gives in a request, by a factor of a hundred. Sums
-// of what is below it do not overflow.
+// mostTokens is more than any model takes in a request, by a factor of a hundred. Sums of what is below
+// it do not overflow.
 const mostTokens = 1e9
 
-// possible reports whether somebody may have counted that.
-func (u *Usage) possible() bool {
-	for _, n := range []int{u.PromptTokens, u.CompletionTokens, u.CachedTokens} {
-		if n < 0 || n > mostTokens {
-			return false
-		}
-	}
-	return true
+// possible reports whether somebody may have counted that, where the output has at most so many tokens.
+func (u *Usage) possible(output int) bool {
+	return u.PromptTokens >= 0 && u.PromptTokens <= mostTokens && u.CachedTokens >= 0 && u.CachedTokens <= mostTokens &&
+		u.CompletionTokens >= 0 && u.CompletionTokens <= output
 }
 
 // Breakdown is where a request's time went, as kvferry's proxy says on request
@@ -243,5 +240,17 @@ func (c *Count) UnmarshalJSON(text []byte) error {
 		*c = Unknown
 		return nil
 	}
-	return json.Unmarshal(text, (*int64)(c))
+	var n int64
+	if err := json.Unmarshal(text, &n); err != nil {
+		return err
+	}
+	if n < 0 || n > mostCount {
+		return &json.UnmarshalTypeError{Value: string(text), Type: reflect.TypeFor[tokenCount]()}
+	}
+	*c = Count(n)
+	return nil
 }
+
+// mostCount is ten terabytes of KV, or four months in microseconds: sums of a million requests do not
+// overflow.
+const mostCount = 1e13

@@ -164,6 +164,7 @@ func (r *run) send(ctx context.Context, s dispatch.Sending) error {
 		}
 		answer, err := c.complete(ctx, r.encoder, r.start, rec, &s, body)
 		rec.end(err)
+		rec.Error = c.hide(rec.Error)
 		r.ends <- ended{index: rec.Index, at: c.clock.Now() - r.start, answer: answer, failed: err != nil}
 		r.tell(rec)
 	})

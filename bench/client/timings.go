@@ -27,7 +27,7 @@ func (c *chunk) timings() *Timings {
 	switch {
 	case c.Timings != nil:
 		return &Timings{Prefill: c.Timings.PromptMS / 1e3, Decode: c.Timings.PredictedMS / 1e3}
-	case c.Meta != nil && c.Meta.E2ELatency > 0:
+	case c.Meta != nil && c.Meta.E2ELatency != 0:
 		return &Timings{E2E: c.Meta.E2ELatency}
 	}
 	return nil

@@ -30,9 +30,30 @@ func unfit(field, format string, args ...any) error {
 func (c *Client) located(err error) error {
 	var fault *config.Fault
 	if errors.As(err, &fault) {
-		return unfit(fault.Field, "server at %s: %w", c.targets[0].base, fault.Err)
+		return unfit(fault.Field, "server at %s: %w", c.targets[0].base, &hidden{fault.Err, c.hide(fault.Err.Error())})
 	}
-	return fmt.Errorf("server at %s: %w", c.targets[0].base, err)
+	return fmt.Errorf("server at %s: %w", c.targets[0].base, &hidden{err, c.hide(err.Error())})
+}
+
+// hidden is an error in words without secrets.
+type hidden struct {
+	error
+	text string
+}
+
+func (h *hidden) Error() string { return h.text }
+func (h *hidden) Unwrap() error { return h.error }
+
+// hide returns a text of the server's without the keys that it was sent: some repeat them.
+func (c *Client) hide(text string) string {
+	for name, values := range c.cfg.header() {
+		for _, v := range values {
+			if key := strings.TrimPrefix(v, "Bearer "); len(key) > 3 && name != "Content-Type" && name != "User-Agent" {
+				text = strings.ReplaceAll(text, strings.TrimPrefix(key, "Basic "), "...")
+			}
+		}
+	}
+	return text
 }
 
 // needsKey is the fault of a server that does not let us in; nil for other errors.

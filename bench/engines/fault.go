@@ -78,7 +78,7 @@ const (
 	freezeP // it is stopped until the prompt has its outcome, and its system answers for it meanwhile
 	cutLink
 	loseAll // that the link carries; its carrier stays
-	flipBit // of P's KV, before D is asked for it; or of what has come to D, where it is asked with P
+	flipBit // of P's KV, before D is asked for it; or of the bytes on the wire, where D is asked with P
 )
 
 // leave is the name of the fault of [leaveRequests] requests.

@@ -54,7 +54,16 @@ type ordeal struct {
 func (o *ordeal) begin(now time.Duration) ([]act, error) {
 	o.begun, o.killed = now, map[role]bool{}
 	first, err := o.x.submit()
-	return o.give(now, first), err
+	acts := o.give(now, first)
+	if o.onWire() {
+		acts = append([]act{{fault: true}}, acts...)
+	}
+	return acts, err
+}
+
+// onWire reports whether a bit is flipped on its way to D, for which P is prepared before it is asked.
+func (o *ordeal) onWire() bool {
+	return o.fault != nil && o.fault.Do == flipBit && o.x.setting.Together
 }
 
 // give has orders be given.
@@ -72,7 +81,7 @@ func (o *ordeal) give(now time.Duration, all orders) (acts []act) {
 
 // strike has the fault come, if this is its moment. It comes once.
 func (o *ordeal) strike(at moment) (acts []act) {
-	if o.fault == nil || o.fault.When != at || o.struck || o.outcome != "" {
+	if o.fault == nil || o.fault.When != at || o.onWire() || o.struck || o.outcome != "" {
 		return nil
 	}
 	o.struck = true

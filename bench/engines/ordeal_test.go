@@ -134,11 +134,11 @@ func TestOrdeal(t *testing.T) {
 			},
 			outcome: Wrong, took: 9 * ms1, text: "D answered [1 2 4], mono [1 2 3]",
 		},
-		"flip, layerwise": {
-			setting: "kvferry-layerwise", fault: "flip", begin: "P generate, D generate",
+		"flip, layerwise": { // on the wire: P is told before it is asked
+			setting: "kvferry-layerwise", fault: "flip", begin: "fault, P generate, D generate",
 			all: []occurrence{
-				{at: 4 * ms1, from: prefill, event: pDone, done: "fault"},
-				{at: 8 * ms1, from: decode, event: event{Event: saysFlipped, ID: "q"}},
+				{at: 3 * ms1, from: prefill, event: event{Event: saysFlipped, ID: "q"}},
+				{at: 4 * ms1, from: prefill, event: pDone},
 				{at: 9 * ms1, from: decode, event: dDone},
 			},
 			computed: 2, outcome: Recomputed, took: 9 * ms1,

@@ -92,7 +92,7 @@ func kvferry(handoff, rail string) Setting {
 	}
 	if handoff == layerwise {
 		s.Ask, s.Take, s.Together = askID, takeID+"}", true
-		more = `"bootstrap":"{host}:{port}",`
+		more = `"bootstrap":"{host}:{port}","allow":"{p}",`
 	}
 	s.P, s.D = config("kv_producer"), config("kv_consumer")
 	return s

@@ -176,11 +176,7 @@ func (t *turn) do(d deed, id string) error {
 	case loseAll:
 		return t.place.lab.BlackHole(0)
 	case flipBit:
-		r := prefill
-		if t.setting.Together {
-			r = decode
-		}
-		return t.instance(r).send(order{Do: "flip", ID: id})
+		return t.instance(prefill).send(order{Do: "flip", ID: id})
 	}
 	return nil
 }

@@ -70,11 +70,12 @@ func measure(ctx context.Context, c *Config) error {
 	if c.Server.TensorParallel != 1 {
 		bad.Add("TensorParallel", c.Server.TensorParallel, "what is measured are all GPUs of the server together: leave it out")
 	}
+	const all = "what is known is for a profile of a datasheet, and here all is measured: leave it out"
 	if c.Server.Known.ITL != 0 {
-		bad.Add("KnownITL", c.Server.Known.ITL, "what is known is for a profile of a datasheet, and here all is measured: leave it out")
+		bad.Add("KnownITL", c.Server.Known.ITL, all)
 	}
 	if c.Server.Known.TTFT != 0 {
-		bad.Add("KnownTTFT", c.Server.Known.TTFT, "what is known is for a profile of a datasheet, and here all is measured: leave it out")
+		bad.Add("KnownTTFT", c.Server.Known.TTFT, all)
 	}
 	if m.Profile != "" && !m.Check {
 		bad.Add("Profile", m.Profile, "a profile that is there can be checked: add --check")

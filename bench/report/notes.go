@@ -137,8 +137,15 @@ func short(rec *client.Record) string {
 
 // toolNotes say where the tool whose report this is counts other requests as successful.
 func (r *Run) toolNotes(m *Metrics, note func(string, ...any)) {
-	if tool, counted := r.toolCounts(); counted > 0 {
+	tool, counted := r.toolCounts()
+	if counted > 0 {
 		note("%d of the failed requests are successes to %s's client, and so in its report and its file", counted, tool)
+	}
+	broke := r.count(func(rec *client.Record) bool {
+		return rec.BrokeOff() && (tool == "vLLM" && rec.VLLMCounts() || tool == "SGLang" && rec.SGLangCounts(r.Backend))
+	})
+	if broke > 0 {
+		note("%s's client would count %d successful and %d failed: an answer that broke off in a 200 is a success to it. Here %d of these failed, in its report and its file too", tool, m.Successful+counted+broke, m.Failed-counted-broke, broke)
 	}
 }
 

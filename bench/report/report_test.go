@@ -131,7 +131,7 @@ func TestNotes(t *testing.T) {
 			rec := answered(1, 1.1, 1.2)
 			rec.Index, rec.Status, rec.Fault, rec.Error, rec.HTTPStatus = 5, client.StatusFailed, client.FaultServer, "server: out of memory", 200
 			r.Records[5] = rec
-		}, "1 of the failed requests are successes to vLLM's client"},
+		}, "vLLM's client would count 100 successful and 0 failed: "},
 		{"no token, as SGLang", func(r *Run) {
 			r.Compat, r.Backend = "sglang", "sglang"
 			r.Records[5] = client.Record{Index: 5, Sent: 1, Finish: 2, LastLine: 2, Status: client.StatusFailed, Fault: client.FaultEmpty, Error: "no chunk", Silent: true, HTTPStatus: 200}

@@ -55,7 +55,7 @@ func simulated(r *client.Record) bool { return r.HTTPStatus == 0 && r.Status == 
 // token, and we the chunks for tokens, which the report says.
 func vllmSeen(r *client.Record, tokenizer bool) seen {
 	s := common(r)
-	s.ok = r.VLLMCounts() || simulated(r) && len(r.TokenTimes) > 0
+	s.ok = r.VLLMCounts() && !r.BrokeOff() || simulated(r) && len(r.TokenTimes) > 0
 	if r.Content != nil { // its client leaves reasoning out
 		s.text = *r.Content
 	}
@@ -115,7 +115,7 @@ const (
 func sglangSeen(r *client.Record, backend string) seen {
 	s := common(r)
 	generate := backend == sglangGenerate || backend == sglangNative
-	s.ok = r.SGLangCounts(backend) || simulated(r)
+	s.ok = r.SGLangCounts(backend) && !r.BrokeOff() || simulated(r)
 	if r.FirstText > 0 {
 		s.ttft = r.FirstText - r.Sent
 	}

@@ -28,7 +28,7 @@ func (s *Snapshot) histogram(name string, l labels) (h histogram, ok bool) {
 		}
 	}
 	for bound := range below {
-		if !math.IsNaN(bound) {
+		if finite(bound) || math.IsInf(bound, 1) {
 			h.bounds = append(h.bounds, bound)
 		}
 	}

@@ -365,3 +365,34 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestImpossibleFigures: a page may say any float. What is made of it is finite, or left out, and can be
+// written as JSON.
+func TestImpossibleFigures(t *testing.T) {
+	for _, n := range []string{"1e308", "-1e308", "NaN", "+Inf", "-Inf"} {
+		page := fmt.Sprintf(`# TYPE sglang:kv_transfer_total_mb histogram
+sglang:kv_transfer_total_mb_bucket{le="%[1]s"} 1
+sglang:kv_transfer_total_mb_bucket{le="+Inf"} 1
+sglang:kv_transfer_total_mb_sum %[1]s
+sglang:kv_transfer_total_mb_count 1
+# TYPE sglang:time_to_first_token_seconds histogram
+sglang:time_to_first_token_seconds_bucket{le="%[1]s"} 1
+sglang:time_to_first_token_seconds_bucket{le="+Inf"} 2
+sglang:time_to_first_token_seconds_sum 1
+sglang:time_to_first_token_seconds_count 2
+# TYPE sglang:prompt_tokens_total counter
+sglang:prompt_tokens_total %[1]s
+`, n)
+		after, err := Read(strings.NewReader(page))
+		if err != nil {
+			continue // it is no page then
+		}
+		before, err := Read(strings.NewReader("# TYPE sglang:x counter\nsglang:x 1\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := json.Marshal(after.Since(before)); err != nil {
+			t.Errorf("%s: %v", n, err)
+		}
+	}
+}

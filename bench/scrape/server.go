@@ -239,8 +239,9 @@ func (f *Figures) leaveOut(name string) {
 	}
 }
 
-// finite reports whether a number is one.
-func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+// finite reports whether a server may have counted a number: it is one, and what is computed of it is
+// finite too.
+func finite(v float64) bool { return math.Abs(v) <= 1e18 }
 
 // HitRate is the share of prompt tokens that the server found in its prefix cache; false if
 // it does not say, or looked up none.

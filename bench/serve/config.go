@@ -38,7 +38,10 @@ type Config struct {
 
 	Layout  string   // what is printed: LayoutVLLM, LayoutSGLang
 	Results []Result // files in the tools' formats
-	Out     string   // folder for our own; it is created
+	// MaxFailures bounds the requests that may fail before Run returns an error. Answers that were only shorter
+	// than was asked for are none of them.
+	MaxFailures int
+	Out         string // folder for our own; it is created
 
 	OpenTimeout time.Duration // how long a target may take to answer first; default 60 s
 	Clock       clock.Clock   // of the watch on the machine; default clock.Precise()
@@ -87,6 +90,7 @@ func (c *Config) Validate() error {
 		bad.Check("Load", fileFault(records.ErrPipe))
 	}
 	config.Between(&bad, "Warmups", c.Warmups, 0, 1<<20)
+	config.Between(&bad, "MaxFailures", c.MaxFailures, 0, 100_000_000)
 	config.Between(&bad, "WarmupLen", c.WarmupLen, 0, 1<<20)
 	bad.Check("Steady", c.Steady.Validate())
 	if c.Search != nil {

@@ -65,7 +65,7 @@ func (x *run) finish() error {
 	names := page.Present(x.Out, page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, page.LogFile)
 	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", page.Listing(x.Out, names...))
 	if failed == nil {
-		failed = x.nothing()
+		failed = cmp.Or(x.nothing(), x.tooMany())
 	}
 	return errors.Join(failed, err)
 }
@@ -96,6 +96,25 @@ func (x *run) nothing() error {
 		return nil
 	}
 	return fmt.Errorf("no request was %s; the first: %s", what, first)
+}
+
+// tooMany returns the error of a run of which more than MaxFailures requests failed.
+func (x *run) tooMany() error {
+	var failed, all int
+	var first string
+	for _, p := range x.reports {
+		all += len(p.Records)
+		for i := range p.Records {
+			if r := &p.Records[i]; r.Failure() != "" && r.Status != client.StatusInterrupted && r.Fault != client.FaultShort {
+				failed++
+				first = cmp.Or(first, fmt.Sprintf("request %d: %s", r.Index, r.Failure()))
+			}
+		}
+	}
+	if failed <= x.MaxFailures {
+		return nil
+	}
+	return fmt.Errorf("%d of %d requests failed, and --max-failures is %d; the first, %s", failed, all, x.MaxFailures, first)
 }
 
 // layout is a run as one of the tools reports it: what it prints, what it writes, and what it calls

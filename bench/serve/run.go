@@ -23,7 +23,7 @@ import (
 
 // Run opens each target, asks it what the load says, prints what came of it and writes the
 // files. When ctx is done it keeps what was done, and returns ctx's error. The error of a
-// run in which no request succeeded says so.
+// run in which no request succeeded, or more than MaxFailures failed, says so.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.defaults()
 	if err := cfg.Validate(); err != nil {

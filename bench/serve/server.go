@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -133,8 +135,11 @@ func (s *server) pages() (list []scrape.Page) {
 		}
 	}
 	for _, at := range s.how.Metrics {
-		p := scrape.Page{URL: at}
-		if slices.ContainsFunc(servers, func(of string) bool { return scrape.SameServer(of, at) }) {
+		public, user := config.Credentials(at)
+		p := scrape.Page{URL: public}
+		if user != "" {
+			p.Header = http.Header{"Authorization": {user}}
+		} else if slices.ContainsFunc(servers, func(of string) bool { return scrape.SameServer(of, at) }) {
 			p.Header = s.client.Header()
 		}
 		list = append(list, p)
@@ -154,7 +159,11 @@ func (s *server) tryMetrics(ctx context.Context) error {
 		return nil
 	}
 	for _, p := range s.pages() {
-		if _, err := scrape.Fetch(ctx, s.client.HTTP(), p.URL, p.Header); err != nil {
+		err := client.Again(ctx, func() error {
+			_, err := scrape.Fetch(ctx, s.client.HTTP(), p.URL, p.Header)
+			return err
+		})
+		if err != nil {
 			return &config.Fault{Field: "Metrics", Err: fmt.Errorf("%q: it cannot be read: name the engine's page, or leave it out: %w", p.URL, err)}
 		}
 	}
@@ -166,11 +175,14 @@ func (s *server) tryMetrics(ctx context.Context) error {
 func (s *server) about(ctx context.Context) json.RawMessage {
 	for _, path := range []string{"/server_info", "/get_server_info"} {
 		if body, err := s.client.Get(ctx, path); err == nil && json.Valid(body) {
-			return body
+			return secretField.ReplaceAll(body, []byte(`$1"..."`))
 		}
 	}
 	return nil
 }
+
+// secretField matches what SGLang says of its own keys: /server_info has all of its options.
+var secretField = regexp.MustCompile(`("[a-z_]*(?:api_key|password|secret|auth_token|hf_token)[a-z_]*"\s*:\s*)"(?:[^"\\]|\\.)*"`)
 
 // pathOf is the path of a URL.
 func pathOf(text string) string {

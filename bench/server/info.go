@@ -78,8 +78,23 @@ func Parse(body []byte) (*Info, error) {
 	if err := json.Unmarshal(answer.KVFerry, &info); err != nil {
 		return nil, fmt.Errorf("kvferry: %w: use a kvbench of the proxy's version", err)
 	}
+	if info == nil {
+		return nil, nil
+	}
+	numbers := []int{info.Vocab, info.BlockTokens, info.MaxModelLen}
+	for i := range info.Nodes {
+		numbers = append(numbers, info.Nodes[i].KVBlocks)
+	}
+	for _, n := range numbers {
+		if n < 0 || n > mostOf {
+			return nil, fmt.Errorf("kvferry: vocab, block_tokens, max_model_len or kv_blocks is %d, want 0 to %d", n, mostOf)
+		}
+	}
 	return info, nil
 }
+
+// mostOf bounds what a proxy may say of its model and nodes. Token ids and lengths are drawn by it.
+const mostOf = 1 << 30
 
 // SafeVocabulary is what every tokenizer of today's language models has, from Llama
 // 2 on: token ids below it are taken by a server that does not say how many it knows.

@@ -369,28 +369,25 @@ func see(err error) string {
 	return ""
 }
 
-// adapterLoads are those of all nodes.
-func (r *Result) adapterLoads() (n uint64) {
-	for _, k := range r.Roles {
-		n += k.AdapterLoads
-	}
-	return n
+// adapterLoads, adapterSeconds and adapterSwitches are those of all nodes: loads into slots, how long steps
+// waited for them, and changes of the merged adapter.
+func (r *Result) adapterLoads() uint64 {
+	return total(r.Roles, func(k Role) uint64 { return k.AdapterLoads })
 }
 
-// adapterSeconds is how long steps of all nodes waited for loads.
-func (r *Result) adapterSeconds() (s float64) {
-	for _, k := range r.Roles {
-		s += k.AdapterS
-	}
-	return s
+func (r *Result) adapterSeconds() float64 {
+	return total(r.Roles, func(k Role) float64 { return k.AdapterS })
 }
 
-// adapterSwitches are changes of the merged adapter, of all nodes.
-func (r *Result) adapterSwitches() (n uint64) {
-	for _, k := range r.Roles {
-		n += k.AdapterSwitches
+func (r *Result) adapterSwitches() uint64 {
+	return total(r.Roles, func(k Role) uint64 { return k.AdapterSwitches })
+}
+
+func total[N uint64 | float64](roles []Role, of func(Role) N) (sum N) {
+	for _, k := range roles {
+		sum += of(k)
 	}
-	return n
+	return sum
 }
 
 // sloText names the limits of an SLO.

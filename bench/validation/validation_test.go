@@ -84,16 +84,8 @@ func TestDatasheets(t *testing.T) {
 	} {
 		s := server(t, c.model, c.gpu)
 		s.Engine, s.TensorParallel, s.MaxModelLen = c.engine, c.gpus, c.length
-		e, err := s.Estimate()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b bytes.Buffer
-		if err := page.WriteJSON(&b, e.Profile); err != nil {
-			t.Fatal(err)
-		}
-		profile, text := c.model+"-"+strings.ToLower(c.gpu), e.String()
-		pagetest.Golden(t, "../profiles/"+profile+".json", b.Bytes())
+		profile := c.model + "-" + strings.ToLower(c.gpu)
+		text := estimated(t, s, profile).String()
 		if lines := strings.Count(text, ": median error "); len(c.sets) > 0 && lines != len(c.sets) || strings.Contains(text, "published runs on "+c.gpu+": never.") != (len(c.sets) == 0) {
 			t.Errorf("%d sets of %s are said: %s", lines, c.gpu, text)
 		}
@@ -114,6 +106,21 @@ func TestDatasheets(t *testing.T) {
 	}
 }
 
+// estimated is the estimate for a server, whose profile ships under that name.
+func estimated(t *testing.T, s *datasheet.Server, profile string) *datasheet.Estimate {
+	t.Helper()
+	e, err := s.Estimate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := page.WriteJSON(&b, e.Profile); err != nil {
+		t.Fatal(err)
+	}
+	pagetest.Golden(t, "../profiles/"+profile+".json", b.Bytes())
+	return e
+}
+
 // TestAnchored: the profiles that were given a figure are what package datasheet makes today, and give it.
 func TestAnchored(t *testing.T) {
 	t.Parallel()
@@ -128,15 +135,7 @@ func TestAnchored(t *testing.T) {
 	} {
 		s := server(t, deepSeek, "B200")
 		s.Engine, s.TensorParallel, s.MaxModelLen, s.Known = engine.SGLang, 8, 16384, a.known
-		e, err := s.Estimate()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b bytes.Buffer
-		if err := page.WriteJSON(&b, e.Profile); err != nil {
-			t.Fatal(err)
-		}
-		pagetest.Golden(t, "../profiles/"+a.profile+".json", b.Bytes())
+		e := estimated(t, s, a.profile)
 		if got := anchored()[i].profile; got != a.profile {
 			t.Errorf("%s has a set, %s is made", got, a.profile)
 		}

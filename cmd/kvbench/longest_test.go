@@ -39,7 +39,7 @@ func TestLongest(t *testing.T) {
 			if strings.Contains(args, "rounds") { // texts of 300 and 20,000 letters and more
 				most.done, most.failed = 8-4*most.failed, 4*most.failed
 			}
-			rows, _, _ := rowsOf(t, 0, strings.Fields("--clock virtual "+args+most.flag)...)
+			rows, _, _ := rowsOf(t, 0, strings.Fields("--clock virtual --max-failures 4 "+args+most.flag)...)
 			if m := rows[0].Metrics; m["successful_requests"] != most.done || m["failed_requests"] != most.failed {
 				t.Errorf("%s%s: %v requests done and %v failed, want %v and %v", args, most.flag, m["successful_requests"], m["failed_requests"], most.done, most.failed)
 			}

@@ -166,7 +166,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	cfg := bench.Config{
 		NumPrompts: f.numPrompts, Seed: f.seed, Repeat: f.repeat, RetriesDisturbed: f.retries, Out: resultsFolder(f.out),
 		RequestTimeout: f.timeout, ReadyTimeout: f.ready,
-		Command: os.Args,
+		Command: masked(os.Args),
 	}
 	f.log.dir = cfg.Out
 	var err error
@@ -189,6 +189,9 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	if f.proxy != "" {
 		base, err := config.BaseURL(f.proxy)
 		bad.Check("--proxy", err)
+		if _, user := config.Credentials(base); user != "" {
+			bad.Check("--proxy", errors.New("it has a user and a password, which are not sent: leave them out"))
+		}
 		cfg.Start = running(base)
 		refuse(&bad, changed, "it is for a cluster that kvbench starts: leave it out, the nodes behind --proxy have their own", "rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib")
 		if !changed("settings") || len(cfg.Settings) > 1 {

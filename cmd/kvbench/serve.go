@@ -40,8 +40,9 @@ end summary.json, table.md and report.html with plots. --save-result and --outpu
 write the files of the two tools besides. Ctrl-C and SIGTERM stop the run and keep
 what was done.
 
-Exit status: 0 at least one request succeeded; 1 none did, the server did not answer,
-or results could not be written; 2 bad flags; 130 interrupted.`,
+Exit status: 0 at most --max-failures requests failed, and at least one succeeded; 1 more
+failed, the server did not answer, or results could not be written; 2 bad flags; 130
+interrupted.`,
 		Example: `  kvbench serve --base-url http://127.0.0.1:8000 --dataset-name random --random-input-len 1024 --random-output-len 128 --request-rate 4
   kvbench serve --base-url http://127.0.0.1:30000 --compat sglang --backend sglang --dataset-name random --num-prompts 200 --random-input-len 64 --random-output-len 16
   kvbench serve --base-url https://api.example.com/v1 --backend openai-chat --model m --tokenizer ./qwen --dataset-name sharegpt --dataset-path ShareGPT.json

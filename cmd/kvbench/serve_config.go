@@ -32,7 +32,7 @@ import (
 // serveNames are the flags that set the fields of a serve.Config and of what it has.
 var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownNames, samplingNames, map[string]string{
 	"Targets": "--clock", "Out": "--out", "Warmups": "--num-warmups", "WarmupLen": "--num-warmups", "Goodput": "--goodput",
-	"Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
+	"MaxFailures": "--max-failures", "Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
 	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
 	"Search.Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
 	"URL": "--base-url", "URLs": "--worker-urls", "Backend": "--backend", "Endpoint": "--endpoint", "Model": "--model", "Header": "--header", "APIKey": "--api-key",
@@ -45,7 +45,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 	settleAliases(fs)
 	f.defaults(fs, &bad)
 	changed := fs.Changed
-	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, OpenTimeout: time.Duration(f.server.ready)*time.Second + startTimeout}
+	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, MaxFailures: f.maxFailures, OpenTimeout: time.Duration(f.server.ready)*time.Second + startTimeout}
 	f.log.dir = cfg.Out
 	f.results.config(&cfg, &bad)
 	if cfg.Layout = f.compat; f.compat == compatNone {
@@ -126,6 +126,7 @@ func masked(args []string) []string {
 				out[j] = maskedHeader(out[j])
 			}
 		}
+		out[i] = config.Public(out[i])
 	}
 	return out
 }
@@ -141,7 +142,7 @@ func resolved(fs *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	fs.VisitAll(func(f *pflag.Flag) {
 		if !slices.Contains([]string{"help", "api-key", "header"}, f.Name) && !f.Hidden {
-			out[f.Name] = f.Value.String()
+			out[f.Name] = config.Public(f.Value.String())
 		}
 	})
 	return out
@@ -290,12 +291,31 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 		}
 		c.Header.Add(key, value)
 	}
+	for _, at := range append([]*string{&c.URL}, pointers(c.URLs)...) {
+		public, user := config.Credentials(*at)
+		*at = public
+		switch own := c.Header.Get("Authorization"); {
+		case user == "" || user == own:
+		case own != "" || c.APIKey != "":
+			bad.Check("--base-url", errors.New("a server's URL has a user and a password, and an --api-key, a --header or another URL says otherwise: leave one out"))
+		default:
+			c.Header.Set("Authorization", user)
+		}
+	}
 	if f.extra != "" {
 		if err := json.Unmarshal([]byte(f.extra), &c.Extra); err != nil {
 			bad.Check("--extra-body", fmt.Errorf("%q: write a JSON object: %w", f.extra, err))
 		}
 	}
 	return c
+}
+
+// pointers returns the places of the texts in a list.
+func pointers(list []string) (places []*string) {
+	for i := range list {
+		places = append(places, &list[i])
+	}
+	return places
 }
 
 // pages are the URLs of --metrics-url.

@@ -27,6 +27,7 @@ type serveFlags struct {
 
 	compat, clock      string
 	warmups, warmupLen int
+	maxFailures        int
 	out                string
 	quiet              bool
 	log                *lazyFile // of the daemons
@@ -128,6 +129,7 @@ func (f *serveFlags) groups() []command.Group {
 		group("A search for the highest rate", f.search.register),
 		group("Results", f.results.register, func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.out, "out", "", outHelp)
+			fs.IntVar(&f.maxFailures, "max-failures", 0, "requests that may fail before the exit status is 1; answers that are only short do not count")
 			fs.BoolVar(&f.quiet, "disable-tqdm", false, "no progress bar")
 		}),
 		group("The cluster that is started or modelled where no server is named", func(fs *pflag.FlagSet) {

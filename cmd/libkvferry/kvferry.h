@@ -112,7 +112,8 @@ typedef struct kvf_memory {
 } kvf_memory;
 
 /* kvf_register makes a segment of memory, which is used where it is and must stay mapped until kvf_deregister or
- * kvf_engine_close returns. Memory may be registered more than once. That of a descriptor is the library's to keep; no other memory
+ * kvf_engine_close returns. Memory that is not mapped, and read-only memory that is not KVF_PRIVATE, is KVF_ERR_INVALID.
+ * Transfers that touch memory which was unmapped or protected since end with KVF_ERR_SYSTEM. Memory may be registered more than once. That of a descriptor is the library's to keep; no other memory
  * may be registered under the same addresses. */
 int kvf_register(kvf_engine engine, const kvf_memory *memory, kvf_segment *segment);
 

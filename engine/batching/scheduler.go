@@ -222,7 +222,7 @@ func (s *Scheduler) add(r engine.Request) {
 	s.adapters.any = s.adapters.any || r.Adapter != ""
 	if s.cfg.PrefixCaching {
 		if q.hashes = r.Prefix; q.hashes == nil {
-			q.hashes = kvcache.PrefixHashes(kvcache.Root(r.Adapter), r.Prompt, s.cfg.Pool.BlockTokens())
+			q.hashes = kvcache.PrefixHashes(kvcache.Root(r.Adapter, r.Salt), r.Prompt, s.cfg.Pool.BlockTokens())
 		}
 	}
 	q.shared = len(q.hashes)

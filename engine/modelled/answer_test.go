@@ -32,7 +32,7 @@ func TestAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 		prompt := []kvcache.Token{3, 1, 4, 1, 5, 9}
-		m.Admit(1, prompt, use)
+		m.Admit(1, "", "", prompt, use)
 		step := sched.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: prompt, MaxTokens: 12}}).Launch
 		var seq *engine.Sequence
 		for range 9 {
@@ -44,11 +44,11 @@ func TestAnswers(t *testing.T) {
 			step = sched.Step(end, 0, engine.Done{At: end, Tokens: tokens}).Launch
 		}
 		right := 0 // blocks
-		content := kvcache.NewContent(p.KVGeometry, seq.Tokens(0)[:seq.Held])
+		content := kvcache.NewContent(p.KVGeometry, "", "", seq.Tokens(0)[:seq.Held])
 		for i, ref := range seq.Table.Refs()[:p.KVGeometry.Blocks(seq.Held)] {
 			good := true
 			for l := range p.KVGeometry.Layers {
-				good = good && content.Check(slab.Layer(ref.ID, l), i, l) == nil
+				good = good && holds(content, slab.Layer(ref.ID, l), i, l)
 			}
 			if good {
 				right++

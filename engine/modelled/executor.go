@@ -14,8 +14,7 @@ import (
 )
 
 // An Executor waits out what a step costs on the modelled GPU, on an absolute schedule, and
-// writes the KV that the step computes where somebody will fetch it. It knows what any
-// block must contain (see kvcache.Content), so that all that lands can be checked.
+// writes the KV that the step computes where somebody will fetch it; see kvcache.Content.
 //
 // The bytes are written layer by layer over the step's modelled time, as a GPU
 // would: all at its beginning they are a burst of up to 200 MB, in just the moment
@@ -29,6 +28,10 @@ type Executor struct {
 	slab  *kvcache.Slab
 	vocab int
 	toks  []kvcache.Token
+
+	// TokensFromKV draws each token from all KV of its sequence; see [Answer]. All KV is then
+	// written, whoever reads it. Set it before the first Admit.
+	TokensFromKV bool
 
 	written atomic.Uint64 // pieces of KV so far: a layer's of a block, or hidden states
 
@@ -54,24 +57,23 @@ func New(clk clock.Clock, costs engine.Costs, slab *kvcache.Slab, vocab int) (*E
 
 // Admit implements engine.Executor. The KV of a sequence is written as it is computed if
 // somebody will look at it: writing what nobody reads would only heat the machine.
-func (m *Executor) Admit(id uint64, prompt []kvcache.Token, use engine.Use) engine.Checker {
-	if use == 0 {
-		return nil
+func (m *Executor) Admit(id uint64, adapter, salt string, prompt []kvcache.Token, use engine.Use) {
+	if m.TokensFromKV {
+		use |= engine.Movable
 	}
-	c := kvcache.NewContent(m.slab.Geometry(), prompt)
-	if use&(engine.Fetched|engine.Rechecked|engine.Movable) != 0 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		own := *c // it grows with the answer, beside who checks
-		m.contents[id] = &own
-		if use&engine.Movable != 0 {
-			m.answers[id] = true
-		}
-		if use&engine.FetchedHidden != 0 && m.slab.Geometry().HiddenSize > 0 {
-			m.hidden[id] = true
-		}
+	if use&(engine.Fetched|engine.Rechecked|engine.Movable) == 0 {
+		return
 	}
-	return c
+	c := kvcache.NewContent(m.slab.Geometry(), adapter, salt, prompt)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.contents[id] = c
+	if use&engine.Movable != 0 {
+		m.answers[id] = true
+	}
+	if use&engine.FetchedHidden != 0 && m.slab.Geometry().HiddenSize > 0 {
+		m.hidden[id] = true
+	}
 }
 
 // Load implements engine.Executor: nothing is kept in host memory, since the tokens say what the
@@ -86,10 +88,12 @@ func (m *Executor) Load(id uint64, refs []kvcache.Ref, first int) {
 	for i, ref := range refs {
 		for l := range m.slab.Geometry().Layers {
 			c.Fill(m.slab.Layer(ref.ID, l), first+i, l)
+			m.slab.Seal(ref, l, m.slab.Geometry().BlockTokens)
 			m.written.Add(1)
 		}
 		if hidden {
 			c.FillHidden(m.slab.Hidden(ref.ID), first+i)
+			m.slab.Seal(ref, m.slab.Geometry().Layers, m.slab.Geometry().BlockTokens)
 			m.written.Add(1)
 		}
 	}
@@ -110,12 +114,33 @@ func (m *Executor) Progress() uint64 { return m.written.Load() }
 // Close implements engine.Executor.
 func (m *Executor) Close() error { return m.timer.Close() }
 
-// A fill is what a step writes for one sequence: blocks [first, first+len(refs)).
+// A fill is what a step writes for one sequence: tokens [from, to), which lie in blocks
+// [first, first+len(refs)).
 type fill struct {
-	content *kvcache.Content
-	refs    []kvcache.Ref
-	first   int
-	hidden  bool
+	content  *kvcache.Content
+	refs     []kvcache.Ref
+	first    int
+	from, to int
+	hidden   bool
+}
+
+// write writes a layer of the i-th block, and no row of a token that an earlier step has computed:
+// what became of that stays as it is.
+func (f *fill) write(slab *kvcache.Slab, i, layer int) {
+	bt, dst := slab.Geometry().BlockTokens, slab.Layer(f.refs[i].ID, layer)
+	begin, end := (f.first+i)*bt, min((f.first+i+1)*bt, f.content.Tokens())
+	if begin >= f.from && end <= f.to {
+		f.content.Fill(dst, f.first+i, layer)
+		return
+	}
+	for token := max(begin, f.from); token < min(end, f.to); token++ {
+		f.content.FillToken(dst, token, layer)
+	}
+}
+
+// rows is how many rows of its i-th block have their KV then.
+func (f *fill) rows(i, blockTokens int) int {
+	return min(min(f.to, f.content.Tokens())-(f.first+i)*blockTokens, blockTokens)
 }
 
 // decoded writes the tokens of a step that decodes sequences whose answers are read: a row a
@@ -135,6 +160,7 @@ func (m *Executor) decoded(step *engine.Step) {
 			ref := w.Seq.Table.Refs()[token/g.BlockTokens]
 			for l := range g.Layers {
 				m.contents[w.Seq.ID].FillToken(m.slab.Layer(ref.ID, l), token, l)
+				m.slab.Seal(ref, l, token%g.BlockTokens+1)
 			}
 			m.written.Add(1)
 		}
@@ -155,7 +181,7 @@ func (m *Executor) fills(step *engine.Step) (fs []fill) {
 		}
 		if c != nil && w.Prompt {
 			first, last := w.From/bt, (w.From+w.N-1)/bt
-			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID]})
+			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, w.From, w.From + w.N, m.hidden[w.Seq.ID]})
 		}
 	}
 	return fs
@@ -165,20 +191,15 @@ func (m *Executor) fills(step *engine.Step) (fs []fill) {
 func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
 	took := m.cost.Run(step)
 	end := step.At + took
-	m.toks = m.toks[:0]
-	for _, w := range step.Works {
-		if w.Sample {
-			m.toks = append(m.toks, w.Seq.NextToken(m.vocab))
-		}
-	}
 	fs := m.fills(step)
 	m.decoded(step)
 	if len(fs) > 0 {
-		layers := m.slab.Geometry().Layers
+		layers, bt := m.slab.Geometry().Layers, m.slab.Geometry().BlockTokens
 		for l := range layers {
 			for _, f := range fs {
 				for i, ref := range f.refs {
-					f.content.Fill(m.slab.Layer(ref.ID, l), f.first+i, l)
+					f.write(m.slab, i, l)
+					m.slab.Seal(ref, l, f.rows(i, bt))
 					m.written.Add(1)
 				}
 			}
@@ -194,9 +215,16 @@ func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, t
 			if f.hidden {
 				for i, ref := range f.refs {
 					f.content.FillHidden(m.slab.Hidden(ref.ID), f.first+i)
+					m.slab.Seal(ref, layers, f.rows(i, bt))
 					m.written.Add(1)
 				}
 			}
+		}
+	}
+	m.toks = m.toks[:0]
+	for _, w := range step.Works {
+		if w.Sample {
+			m.toks = append(m.toks, m.draw(w.Seq, w.From+w.N))
 		}
 	}
 	if err := m.wait(ctx, end); err != nil {

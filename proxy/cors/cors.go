@@ -5,6 +5,7 @@
 package cors
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,10 +30,36 @@ func (p Policy) allows(origin string) bool {
 	return slices.Contains(p.Origins, "*") || slices.Contains(p.Origins, origin)
 }
 
-// Handle adds what a browser needs to the headers of the answer to r. It has answered r
-// itself, and returns true, if that was a preflight.
+// inference are the endpoints to which pages may POST as Policy has it. The others control the server.
+var inference = []string{"/v1/completions", "/v1/chat/completions", "/generate", "/tokenize", "/detokenize"}
+
+// getControls are the endpoints that control the server by GET too.
+var getControls = []string{"/flush_cache", "/start_profile", "/stop_profile"}
+
+// controls reports whether a browser asks for a page of another origin that an endpoint control the server. A page's
+// image makes such requests without an Origin: then the browser says so in Sec-Fetch-Site.
+func controls(r *http.Request, method string) bool {
+	if method == http.MethodGet || method == http.MethodHead {
+		if !slices.Contains(getControls, r.URL.Path) {
+			return false
+		}
+	} else if slices.Contains(inference, r.URL.Path) {
+		return false
+	}
+	change := *r
+	change.Method = http.MethodPost // Check lets every GET pass
+	return new(http.CrossOriginProtection).Check(&change) != nil
+}
+
+// Handle adds what a browser needs to the headers of the answer to r. It answers r itself and returns true if r is a
+// preflight, or is to control the server for a page whose origin the policy does not name: a "*" does not name it. Pages
+// of the server's own origin may.
 func (p Policy) Handle(w http.ResponseWriter, r *http.Request) (answered bool) {
 	origin := r.Header.Get("Origin")
+	if controls(r, cmp.Or(r.Header.Get("Access-Control-Request-Method"), r.Method)) && !slices.Contains(p.Origins, origin) {
+		http.Error(w, "web pages of other origins may not control this server: name the page's origin in --allowed-origins", http.StatusForbidden)
+		return true
+	}
 	if origin == "" || len(p.Origins) == 0 {
 		return false
 	}

@@ -52,3 +52,48 @@ func TestHandle(t *testing.T) {
 		})
 	}
 }
+
+// TestControl: a page of another origin may generate and read, and control the server only if the policy names its
+// origin, whatever kind of request the browser makes of it.
+func TestControl(t *testing.T) {
+	all := Policy{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
+	named := all
+	named.Origins = []string{"*", "https://a.example"}
+	page := map[string]string{"Origin": "https://a.example", "Sec-Fetch-Site": "cross-site"}
+	old := map[string]string{"Origin": "https://a.example"}
+	image := map[string]string{"Sec-Fetch-Site": "cross-site"}
+	preflight := map[string]string{"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+	for _, path := range []string{"/flush_cache", "/reset_prefix_cache", "/start_profile", "/v1/load_lora_adapter", "/unload_lora_adapter", "/made/later"} {
+		for _, c := range []struct {
+			name, method string
+			header       map[string]string
+			policy       Policy
+			refused      bool
+		}{
+			{"a page", "POST", page, all, true},
+			{"a page of an old browser", "POST", old, all, true},
+			{"a page, where none may", "POST", page, Policy{}, true},
+			{"a preflight", "OPTIONS", preflight, all, true},
+			{"a named page", "POST", page, named, false},
+			{"no browser", "POST", nil, all, false},
+			{"the server's own page", "POST", map[string]string{"Origin": "http://example.com", "Sec-Fetch-Site": "same-origin"}, all, false},
+			{"an image", "GET", image, all, path == "/flush_cache" || path == "/start_profile"},
+		} {
+			r := httptest.NewRequest(c.method, path, nil)
+			for name, value := range c.header {
+				r.Header.Set(name, value)
+			}
+			w := httptest.NewRecorder()
+			if refused := c.policy.Handle(w, r) && w.Code == http.StatusForbidden; refused != c.refused {
+				t.Errorf("%s, %s: refused %v, %d", path, c.name, refused, w.Code)
+			}
+		}
+	}
+	for _, path := range inference {
+		r := httptest.NewRequest("POST", path, nil)
+		r.Header.Set("Origin", "https://a.example")
+		if w := httptest.NewRecorder(); all.Handle(w, r) || w.Header().Get("Access-Control-Allow-Origin") != "*" {
+			t.Errorf("%s: %d, %v", path, w.Code, w.Header())
+		}
+	}
+}

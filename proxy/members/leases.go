@@ -29,8 +29,17 @@ type Leases struct {
 	ended error // why nobody registers any more
 	held  map[uint64]*lease
 	byID  map[string]*lease
+	alone map[string]lonely // nodes that got no lease because they reach no partner
 	terms *health.Terms
 }
+
+// lonely is a node without a partner, remembered until lonelyFor after it asked last: it asks every second.
+type lonely struct {
+	info *proto.NodeInfo
+	end  time.Duration
+}
+
+const lonelyFor = 5 * time.Second
 
 // LeaseConfig says which nodes get leases, and how long these are.
 type LeaseConfig struct {
@@ -71,7 +80,7 @@ func NewLeases(cfg LeaseConfig) *Leases {
 		cfg.Streams = noStreams{}
 	}
 	return &Leases{
-		cfg: cfg, list: NewList(), held: make(map[uint64]*lease), byID: make(map[string]*lease),
+		cfg: cfg, list: NewList(), held: make(map[uint64]*lease), byID: make(map[string]*lease), alone: make(map[string]lonely),
 		terms: health.NewTerms(cfg.Clock.Now(), cfg.TTL),
 	}
 }
@@ -116,7 +125,8 @@ func (s *Leases) Step(now time.Duration) {
 
 // Register grants a lease. INVALID_ARGUMENT names a field that makes no sense,
 // FAILED_PRECONDITION one that does not fit the cluster, and ALREADY_EXISTS another node
-// that lives and has the id; a node gives up on all three.
+// that lives and has the id; a node gives up on all three. ABORTED says that it reaches no node that could have
+// the other leg of its requests: it asks again, as such a node may come.
 //
 // An id belongs to the instance that has it for as long as that lives. A successor need
 // not wait: that its predecessor is dead shows at once when its stream is broken and its
@@ -176,6 +186,9 @@ func (s *Leases) grant(info *proto.NodeInfo) (reply *proto.RegisterReply, old *l
 		s.cfg.Logger.Warn("node refused", "node", info.Id, "err", err)
 		return nil, nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
+	if err := s.partner(info, there); err != nil {
+		return nil, nil, status.Error(codes.Aborted, err.Error())
+	}
 	if old = s.byID[info.Id]; old != nil {
 		// The same instance has lost its lease; who answers at the address of another
 		// has taken its place.
@@ -187,7 +200,29 @@ func (s *Leases) grant(info *proto.NodeInfo) (reply *proto.RegisterReply, old *l
 	h := &lease{number: s.list.Join(info), info: info, over: make(chan struct{})}
 	s.held[h.number], s.byID[info.Id] = h, h
 	s.terms.Grant(s.cfg.Clock.Now(), h.number)
-	return &proto.RegisterReply{Lease: h.number, TtlMs: uint32(s.cfg.TTL.Milliseconds())}, nil, nil
+	return &proto.RegisterReply{Lease: h.number, TtlMs: uint32(s.cfg.TTL.Milliseconds()), Protocol: proto.Protocol, Version: s.cfg.Rules.Version}, nil, nil
+}
+
+// partner is Partner of a node among those that hold a lease and those that were refused one for the same reason:
+// two that came one after the other have each other. The caller holds mu.
+func (s *Leases) partner(info *proto.NodeInfo, there []*proto.NodeInfo) error {
+	now := s.cfg.Clock.Now()
+	_, again := s.alone[info.Id]
+	for id, l := range s.alone {
+		if now > l.end || id == info.Id {
+			delete(s.alone, id)
+			continue
+		}
+		there = append(there, l.info)
+	}
+	err := Partner(info, there)
+	if err != nil && !again {
+		s.cfg.Logger.Warn("node refused until it has a partner", "node", info.Id, "err", err)
+	}
+	if err != nil {
+		s.alone[info.Id] = lonely{info, now + lonelyFor}
+	}
+	return err
 }
 
 // answers reports whether somebody listens at an address.

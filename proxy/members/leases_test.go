@@ -279,3 +279,43 @@ func TestNoLeases(t *testing.T) {
 		t.Errorf("a renewal after the end: %v", err)
 	}
 }
+
+// TestLeasesOfNodesWithoutPartner: a node whose rails reach no node for the other leg gets no lease, and is told
+// both sides' rails and the flag. It asks again, and two that wait have each other, in whatever order they came.
+func TestLeasesOfNodesWithoutPartner(t *testing.T) {
+	node := func(id string, role proto.Role, reach ...string) *proto.NodeInfo {
+		n := prefill(id)
+		n.Role, n.Rails, n.Reach = role, reach, reach
+		n.GrpcAddr = id + ":1"
+		return n
+	}
+	const p, d = proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE
+	s := newLeases(t, nil)
+	refuse := func(info *proto.NodeInfo, want ...string) {
+		t.Helper()
+		_, err := s.Register(t.Context(), &proto.RegisterRequest{Node: info})
+		if status.Code(err) != codes.Aborted {
+			t.Fatalf("%s: %v, want ABORTED", info.Id, err)
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v: no %q", err, w)
+			}
+		}
+	}
+	p1, d1 := node("p1", p, "tcp"), node("d1", d, "tcp", "shm of a/0")
+	p2, d2 := node("p2", p, "shm of a/65534"), node("d2", d, "shm of a/65534")
+	s.join(p1)
+	s.join(d1)
+	s.join(node("both", proto.Role_ROLE_NONDISAGG, "rdma")) // needs nobody
+	refuse(d2, "node.rails: d2 has shm of a/65534", "the prefill nodes have tcp", "--rail")
+	s.join(p2) // d2 will be back
+	s.join(d2)
+	if reply, err := s.Register(t.Context(), &proto.RegisterRequest{Node: node("p3", p, "tcp")}); err != nil || reply.Protocol != proto.Protocol {
+		t.Errorf("%v, %v: want the proxy's protocol", reply, err)
+	}
+	// Who has stopped asking is nobody's partner.
+	refuse(node("d3", d, "shm of b/0"))
+	s.until(6*time.Second, s.held)
+	refuse(node("p4", p, "shm of b/0"), "the decode nodes have shm of a/0, shm of a/65534, tcp")
+}

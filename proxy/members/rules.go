@@ -17,6 +17,7 @@ type Rules struct {
 	MinVocab      uint32 // token ids that its tokenizer needs
 	MaxVocab      uint32 // and that it can name
 	MixedProfiles bool   // nodes of different profiles may be together
+	Version       string // of the proxy's program
 }
 
 // Check says which field of a node makes no sense.
@@ -26,6 +27,9 @@ func (r Rules) Check(info *proto.NodeInfo) error {
 		return errors.New("node: missing")
 	case info.Id == "":
 		return errors.New("node.id: empty: want a name unique in the cluster, such as decode-1")
+	case info.Protocol != proto.Protocol:
+		return fmt.Errorf("node.protocol: %s has version %s of kvferry, which speaks protocol %d, the proxy has version %s and speaks %d: run the same version on both",
+			info.Id, cmp.Or(info.Version, "unknown"), info.Protocol, cmp.Or(r.Version, "unknown"), proto.Protocol)
 	case info.Model == "":
 		return fmt.Errorf("node.model: empty: node %s must name the model it serves", info.Id)
 	case info.BlockTokens == 0:
@@ -63,7 +67,7 @@ func (r Rules) Fits(info *proto.NodeInfo, others []*proto.NodeInfo) error {
 	case info.BlockTokens != c.BlockTokens:
 		return fmt.Errorf("node.block_tokens: %s has %d, the cluster %d: all nodes need the same", info.Id, info.BlockTokens, c.BlockTokens)
 	case info.KvGeometry != c.KVGeometry:
-		return fmt.Errorf("node.kv_geometry: %s has %q, the cluster %q: its KV could not be used: start all nodes with the same --profile", info.Id, info.KvGeometry, c.KVGeometry)
+		return fmt.Errorf("node.kv_geometry: %s has %q, the cluster %q: its KV could not be used: start all nodes with the same --profile and --tokens-from-kv", info.Id, info.KvGeometry, c.KVGeometry)
 	case info.Vocab != c.Vocab:
 		return fmt.Errorf("node.vocab: %s has %d token ids, the cluster %d: start all nodes with the same --profile", info.Id, info.Vocab, c.Vocab)
 	case !r.MixedProfiles && !c.SameProfile(info):

@@ -19,13 +19,15 @@ func prefill(id string) *proto.NodeInfo {
 // TestCheck: a node with a field that makes no sense is refused, with the field's name and
 // what to write instead.
 func TestCheck(t *testing.T) {
-	rules := members.Rules{Handoff: "pull", MaxVocab: 400_000}
+	rules := members.Rules{Handoff: "pull", MaxVocab: 400_000, Version: "v1.0"}
 	for name, tc := range map[string]struct {
 		change func(*proto.NodeInfo)
 		want   string // in the refusal; empty if there is none
 	}{
 		"as it should be": {func(*proto.NodeInfo) {}, ""},
 		"no id":           {func(n *proto.NodeInfo) { n.Id = "" }, "node.id: empty: want a name unique in the cluster"},
+		"older":           {func(n *proto.NodeInfo) { n.Protocol, n.Version = 0, "v0.9" }, "node.protocol: node-1 has version v0.9 of kvferry, which speaks protocol 0, the proxy has version v1.0 and speaks 1: run the same version on both"},
+		"newer":           {func(n *proto.NodeInfo) { n.Protocol, n.Version = 2, "" }, "node-1 has version unknown of kvferry, which speaks protocol 2, the proxy has version v1.0 and speaks 1"},
 		"no model":        {func(n *proto.NodeInfo) { n.Model = "" }, "node.model: empty: node node-1 must name"},
 
 		"no block size": {func(n *proto.NodeInfo) { n.BlockTokens = 0 }, "node.block_tokens: 0: want"},

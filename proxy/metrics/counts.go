@@ -97,6 +97,11 @@ func (h *Model) Refused(code string) { h.failures.WithLabelValues(code).Inc() }
 // Retried counts a request that is placed again after a node failed it.
 func (h *Model) Retried() { h.retries.Inc() }
 
+// BadBlocks counts KV blocks that went bad in the memory of a node of that role, or on the "wire".
+func (h *Model) BadBlocks(owner string, n uint32) {
+	h.badBlocks.WithLabelValues(owner).Add(float64(n))
+}
+
 // Ahead counts a prompt that goes ahead.
 func (h *Model) Ahead() { h.ahead.Inc() }
 

@@ -10,7 +10,9 @@
 package metrics
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,13 +29,18 @@ type Metrics struct {
 	success    *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	failures   *prometheus.CounterVec
+	badBlocks  *prometheus.CounterVec
 	stages     *prometheus.HistogramVec
 	tiers      tiers
 
-	mu      sync.Mutex // of the two below, which only grow: a node's counts go on when it comes back
+	mu      sync.Mutex // of what is below
 	models  map[string]*Model
 	engines map[[2]string]*Engine // by model and node
+	gone    [][2]string           // of these, nodes that are not there, in the order in which they went
 }
+
+// maxGone bounds the nodes that are gone and whose series stay, so that a node's counts go on when it comes back.
+const maxGone = 64
 
 // wholeCluster is the engine of what belongs to a request: several nodes serve it,
 // and its client sees one. vLLM's only engine is called that.
@@ -56,6 +63,7 @@ type Model struct {
 	stages                                             [stageCount]prometheus.Observer
 	length, stop, abort, broken                        prometheus.Counter     // ended, by finish reason
 	failures                                           *prometheus.CounterVec // {code}
+	badBlocks                                          *prometheus.CounterVec // {owner}
 }
 
 // An Engine counts what one node does.
@@ -172,12 +180,17 @@ func New() *Metrics {
 	m.failures = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kvferry:request_failures_total", Help: "Requests answered with an error, by its code.",
 	}, []string{"model_name", "code"})
+	m.badBlocks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kvferry:kv_bad_blocks_total", Help: "KV blocks that went bad, by where: in the memory of a prefill or decode node, or on the wire.",
+	}, []string{"model_name", "owner"})
 	m.stages = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kvferry:request_stage_seconds", Help: "Where a request's time went.", Buckets: stageBuckets,
 	}, []string{"model_name", "stage"})
 	m.tiers = newTiers(labels)
-	m.tiers.register(m.registry)
-	m.registry.MustRegister(m.success, m.retries, m.failures, m.stages,
+	for _, v := range m.tiers.all() {
+		m.registry.MustRegister(v)
+	}
+	m.registry.MustRegister(m.success, m.retries, m.failures, m.badBlocks, m.stages,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -237,6 +250,10 @@ func (m *Metrics) Model(name string) *Model {
 		abort:              ended("abort"),
 		broken:             ended("error"),
 		failures:           m.failures.MustCurryWith(prometheus.Labels{"model_name": name}),
+		badBlocks:          m.badBlocks.MustCurryWith(prometheus.Labels{"model_name": name}),
+	}
+	for _, owner := range []string{"prefill", "wire", "decode"} {
+		h.BadBlocks(owner, 0)
 	}
 	for i, stage := range stageNames {
 		h.stages[i] = m.stages.WithLabelValues(name, stage)
@@ -253,6 +270,7 @@ func (m *Metrics) Engine(model, node string) *Engine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := [2]string{model, node}
+	m.back(key)
 	if h := m.engines[key]; h != nil {
 		return h
 	}
@@ -272,4 +290,33 @@ func (m *Metrics) Engine(model, node string) *Engine {
 	}
 	m.engines[key] = h
 	return h
+}
+
+// Gone notes that a node is not there. Its series stay until maxGone others have gone after it.
+func (m *Metrics) Gone(model, node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if node == wholeCluster {
+		return // the requests' series have this name too
+	}
+	m.back([2]string{model, node})
+	m.gone = append(m.gone, [2]string{model, node})
+	if len(m.gone) <= maxGone {
+		return
+	}
+	oldest := m.gone[0]
+	m.back(oldest)
+	delete(m.engines, oldest)
+	series := prometheus.Labels{"model_name": oldest[0], "engine": oldest[1]}
+	for _, v := range slices.AppendSeq(m.tiers.all(), maps.Values(m.counters)) {
+		v.DeletePartialMatch(series)
+	}
+	for _, v := range m.histograms {
+		v.DeletePartialMatch(series)
+	}
+}
+
+// back takes a node off those that are gone. The caller holds mu.
+func (m *Metrics) back(key [2]string) {
+	m.gone = slices.DeleteFunc(m.gone, func(k [2]string) bool { return k == key })
 }

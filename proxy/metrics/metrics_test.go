@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -46,5 +47,55 @@ func TestSteady(t *testing.T) {
 				t.Errorf("%s %v is %v", f.GetName(), labels, one.Counter.GetValue())
 			}
 		}
+	}
+}
+
+// TestGoneNodesAreForgotten: whatever ids nodes register with, the series of those that are gone stay bounded. A
+// node that comes back goes on counting where it was.
+func TestGoneNodesAreForgotten(t *testing.T) {
+	m := New()
+	series := func() (all int, back float64) {
+		families, err := m.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, one := range f.Metric {
+				all++
+				for _, l := range one.Label {
+					if f.GetName() == "vllm:num_preemptions_total" && l.GetValue() == "back" {
+						back = one.Counter.GetValue()
+					}
+				}
+			}
+		}
+		return all, back
+	}
+	old, now := &proto.Load{}, &proto.Load{Preemptions: 7}
+	m.Engine("model", "back").Load(old, now)
+	m.Gone("model", "back")
+	m.Engine("model", "back").Load(old, now)
+	cycle := func(n int) {
+		for i := range n {
+			id := fmt.Sprint("node-", i)
+			m.Engine("model", id).Load(old, now)
+			m.Gone("model", id)
+		}
+	}
+	cycle(maxGone)
+	most, _ := series()
+	cycle(10 * maxGone)
+	all, back := series()
+	if all > most || len(m.engines) > maxGone+1 || len(m.gone) > maxGone {
+		t.Errorf("%d series of %d nodes, %d gone: there were %d", all, len(m.engines), len(m.gone), most)
+	}
+	if back != 14 {
+		t.Errorf("the node that came back counts %v, want 14", back)
+	}
+	m.Model("model").Refused("x")
+	m.Gone("model", wholeCluster)
+	cycle(maxGone + 1)
+	if m.counters["kvferry:prompts_ahead_total"] == nil || m.models["model"] == nil {
+		t.Error("a node that is called as the cluster took its counts along")
 	}
 }

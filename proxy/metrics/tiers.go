@@ -26,8 +26,8 @@ func newTiers(labels func(more ...string) []string) tiers {
 	}
 }
 
-func (t *tiers) register(r *prometheus.Registry) {
-	r.MustRegister(t.found, t.loaded, t.stored, t.read, t.written)
+func (t *tiers) all() []*prometheus.CounterVec {
+	return []*prometheus.CounterVec{t.found, t.loaded, t.stored, t.read, t.written}
 }
 
 // An engineTiers is one node's.

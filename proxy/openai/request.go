@@ -78,6 +78,7 @@ type Request struct {
 type Choice struct {
 	ID        string   // of the choice, where the client has named it; else empty
 	Adapter   string   // LoRA adapter; empty: the model itself
+	Salt      string   // prefix caches are shared with requests of the same salt only
 	Prompt    []uint32 // one id at least
 	Echo      string   // what the text begins with
 	Variant   uint64   // see engine.Request
@@ -92,6 +93,8 @@ type Choice struct {
 type generationBody struct {
 	Model               *string         `json:"model"`
 	LoRAPath            *string         `json:"lora_path"` // SGLang's name for an adapter
+	CacheSalt           *string         `json:"cache_salt"`
+	ExtraKey            *string         `json:"extra_key"` // SGLang's, which goes behind the salt
 	Prompt              json.RawMessage `json:"prompt"`
 	Messages            []messageBody   `json:"messages"`
 	MaxTokens           *int64          `json:"max_tokens"`
@@ -152,6 +155,13 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 		}
 		g.Model = adapter
 	}
+	if b.CacheSalt != nil && *b.CacheSalt == "" {
+		return nil, BadField("cache_salt", "it is empty: send a text that others cannot guess, or leave it out")
+	}
+	salt, err := Salt("cache_salt", b.CacheSalt, b.ExtraKey)
+	if err != nil {
+		return nil, err
+	}
 	if b.Timeout != nil {
 		// Beyond what a Duration holds there is no timeout to speak of.
 		if *b.Timeout <= 0 {
@@ -181,7 +191,7 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 	choices := make([]Choice, len(prompts))
 	for i, p := range prompts {
 		c := &choices[i]
-		*c = Choice{Adapter: adapter, Prompt: p.ids, IgnoreEOS: b.IgnoreEOS, Stop: stop}
+		*c = Choice{Adapter: adapter, Salt: salt, Prompt: p.ids, IgnoreEOS: b.IgnoreEOS, Stop: stop}
 		if c.MaxTokens, err = b.tokenLimit(k, p, int(model.MaxModelLen)); err != nil {
 			return nil, err
 		}
@@ -306,6 +316,23 @@ func (m Model) Adapter(field, name string) (string, error) {
 		return "", BadField(field, "%q: no LoRA adapters are served here (--lora-modules); leave it out", Abbreviate(name))
 	}
 	return "", BadField(field, "%q is not served here; ask for %s", Abbreviate(name), quoted(m.Adapters))
+}
+
+// maxSalt bounds a cache salt in bytes: each leg's Submit carries it.
+const maxSalt = 1024
+
+// Salt returns the cache salt that a request's fields make up, nil for those it lacks: all in a row, as
+// in SGLang. field is named in the error.
+func Salt(field string, parts ...*string) (salt string, err error) {
+	for _, p := range parts {
+		if p != nil {
+			salt += *p
+		}
+	}
+	if len(salt) > maxSalt {
+		return "", BadField(field, "%d bytes: want at most %d", len(salt), maxSalt)
+	}
+	return salt, nil
 }
 
 // quoted lists names for an error: the first few.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -28,6 +29,37 @@ func TestGoodRequests(t *testing.T) {
 		g, err := tc.kind.Parse([]byte(tc.body), testedModel)
 		if err != nil || len(g.Choices) != 1 || !slices.Equal(g.Choices[0].Prompt, tc.prompt) || g.Choices[0].MaxTokens != tc.max || g.Model != testedModel.Name {
 			t.Errorf("%s: %+v, %v; want prompt %v, %d tokens", tc.body, g, err, tc.prompt, tc.max)
+		}
+	}
+}
+
+// TestSalt: vLLM's cache_salt and SGLang's extra_key make up the salt, of each choice and by either endpoint.
+// An empty cache_salt is refused, as vLLM does: whoever sends it expects to be apart.
+func TestSalt(t *testing.T) {
+	long := strings.Repeat("x", maxSalt)
+	for fields, want := range map[string]string{
+		``: "", `,"cache_salt":null,"extra_key":null`: "", `,"cache_salt":"a"`: "a", `,"extra_key":"b"`: "b", `,"cache_salt":"a","extra_key":"b"`: "ab",
+		`,"extra_key":""`: "", `,"cache_salt":"` + long + `"`: long,
+		`,"cache_salt":""`: "cache_salt", `,"cache_salt":7`: "cache_salt", `,"cache_salt":["a"]`: "cache_salt", `,"cache_salt":"x` + long + `"`: "cache_salt", `,"cache_salt":"x","extra_key":"` + long + `"`: "cache_salt",
+	} {
+		for kind, prompt := range map[Kind]string{Completion: `"prompt":["hello","there"]`, Chat: `"messages":[{"role":"user","content":"hi"}]`} {
+			g, err := kind.Parse([]byte("{"+prompt+fields+"}"), testedModel)
+			var refused *Error
+			if want == "cache_salt" {
+				if !errors.As(err, &refused) || refused.Param != want || refused.Status != 400 {
+					t.Errorf("%s: %v", fields, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", fields, err)
+				continue
+			}
+			for _, c := range g.Choices {
+				if c.Salt != want {
+					t.Errorf("%s: the salt is %q, want %q", fields, c.Salt, want)
+				}
+			}
 		}
 	}
 }

@@ -23,6 +23,7 @@ type generateBody struct {
 	Params   json.RawMessage `json:"sampling_params"` // an object, or one for each prompt
 	Stream   bool            `json:"stream"`
 	LoRAPath json.RawMessage `json:"lora_path"` // a string, or one for each prompt
+	ExtraKey json.RawMessage `json:"extra_key"` // likewise
 
 	Breakdown json.RawMessage `json:"return_breakdown" why:"breakdown" unless:"false"`
 
@@ -124,6 +125,10 @@ func Parse(body []byte, model openai.Model) (*openai.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+	keys, err := each[*string]("extra_key", b.ExtraKey, len(prompts))
+	if err != nil {
+		return nil, err
+	}
 	choices := make([]openai.Choice, len(prompts))
 	n := 0
 	for i, ids := range prompts {
@@ -136,6 +141,9 @@ func Parse(body []byte, model openai.Model) (*openai.Request, error) {
 			if c.Adapter, err = model.Adapter("lora_path", *lora); err != nil {
 				return nil, err
 			}
+		}
+		if c.Salt, err = openai.Salt("extra_key", keys[i]); err != nil {
+			return nil, err
 		}
 		var of int
 		if of, err = params[i].apply(c, field, model); err != nil {

@@ -3,12 +3,17 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"kvferry/proto"
 )
 
 // This file is what is known of an engine's LoRA adapters. It lists them among its models, with the model
@@ -44,15 +49,53 @@ func (e *Engines) adapter(model string) string {
 	return ""
 }
 
-// askAdapters asks an engine which adapters its requests have.
-func (e *Engines) askAdapters(ctx context.Context, en *engine) {
+// serving is Serving for a request. One for a LoRA adapter waits while the engines that list it are down: others
+// would say that there is no such model.
+func (e *Engines) serving(r *Request) (together bool, err error) {
+	if together, err = e.Serving(); err != nil {
+		return together, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lists := func(en *engine) bool {
+		return en.lists[r.asked.Model] && (en.role == answers(together) || together && en.role == proto.Role_ROLE_PREFILL)
+	}
+	if i := slices.IndexFunc(e.all, lists); i >= 0 && !slices.ContainsFunc(e.all, func(en *engine) bool { return lists(en) && en.why == nil }) {
+		lost := e.nobody()
+		lost.Message = fmt.Sprintf("the engines that have the LoRA adapter %s are down: %s", r.asked.Model, lost.Message)
+		return together, lost
+	}
+	return together, nil
+}
+
+// tokenCounts are metrics of vLLM and SGLang.
+var tokenCounts = regexp.MustCompile(`(?m)^(?:vllm|sglang):(?:prompt|generation)_tokens_total\S* (\S+)`)
+
+// askMetrics asks an engine which adapters its requests have, and whether it has made progress: with an answer that does
+// not stream nothing else tells.
+func (e *Engines) askMetrics(ctx context.Context, en *engine) {
 	page, err := e.get(ctx, en.url, "/metrics")
 	if err != nil {
 		return // placement goes without
 	}
 	most, names, has := readAdapters(page)
+	sum := 0.0
+	for _, count := range tokenCounts.FindAllSubmatch(page, -1) {
+		n, _ := strconv.ParseFloat(string(count[1]), 64)
+		sum += n
+	}
+	now := int64(e.cfg.Clock.Now())
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if sum != en.counted {
+		en.spoke.Store(now)
+	}
+	en.counted = sum
+	for v := range en.visits {
+		if sum > 0 && !v.says {
+			v.since.CompareAndSwap(math.MaxInt64, now)
+		}
+	}
 	en.tells = has
 	if most > 0 {
 		en.slots.most = most

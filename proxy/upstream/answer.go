@@ -12,14 +12,17 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
 
-// said is the part of an engine's answer, or of an event, that is read here.
+// said is the part of an engine's answer, or of an event, that is read here, or whose type is checked for the client.
 type said struct {
+	ID    string          `json:"id"`
+	Error json.RawMessage `json:"error"`
 	Usage *struct {
 		Prompt     uint32 `json:"prompt_tokens"`
 		Completion uint32 `json:"completion_tokens"`
@@ -28,10 +31,108 @@ type said struct {
 		} `json:"prompt_tokens_details"`
 	} `json:"usage"`
 	Choices []struct {
-		Finish string                     `json:"finish_reason"`
-		Delta  map[string]json.RawMessage `json:"delta"`
-	} `json:"choices"`
+		Index    uint32
+		Finish   string `json:"finish_reason"`
+		Text     string
+		Delta    map[string]json.RawMessage
+		Message  struct{ Content string }
+		IDs      []uint32 `json:"token_ids"`
+		Logprobs struct {
+			Tokens  []string
+			Values  []*float64 `json:"token_logprobs"`
+			Content []struct {
+				Token   string
+				Logprob *float64
+			}
+		}
+	}
 	Transfer json.RawMessage `json:"kv_transfer_params"`
+}
+
+var (
+	errAborted = errors.New("it gave the request up (finish_reason abort or error)")
+	errForeign = errors.New("it answers another request")
+
+	// wrongParams matches numbers in kv_transfer_params that are negative or too large for their field.
+	wrongParams = regexp.MustCompile(`"(remote_port|tp_size)":\s*(-|\d{6}|6[6-9]\d{3}|[7-9]\d{4})|"(remote_num_tokens|remote_block_ids)":[\[\]\d\s,]*(-|\d{11})`)
+)
+
+// foreign reports whether an id has this proxy's mark, as vLLM's have, and is of another request.
+func (e *Engines) foreign(r *Request, id string) bool {
+	return strings.Contains(id, e.mark) && !strings.Contains(id, r.name)
+}
+
+// read decodes and checks an answer of an engine, or an event of one. What decoding a large one may take is counted.
+func (e *Engines) read(r *Request, v *visit, text []byte) (*said, error) {
+	if len(text) > maxErrorText && !r.More(int64(len(text)+256*bytes.Count(text, []byte("{"))+16*bytes.Count(text, []byte(",")))) {
+		return nil, errNoMemory
+	}
+	var s *said
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("its answer is no JSON of an answer: %w", err)
+	}
+	switch {
+	case s == nil:
+		return nil, errors.New("it answers null")
+	case given(s.Error):
+		return nil, &engineError{bytes.Clone(text)}
+	case s.Choices == nil:
+		return nil, errors.New("its answer has no choices")
+	}
+	if strings.Contains(s.ID, r.name) {
+		v.echoes.Store(true)
+	}
+	if v.answer = cmp.Or(v.answer, s.ID); s.ID != v.answer || e.foreign(r, s.ID) {
+		return nil, fmt.Errorf("%w: id %.200q, want %.200q", errForeign, s.ID, cmp.Or(r.name, v.answer))
+	}
+	for _, c := range s.Choices {
+		content := c.Delta["content"]
+		has := c.Text != "" || len(content) > len(`""`) && content[0] == '"'
+		switch {
+		case given(content) && content[0] != '"':
+			return nil, fmt.Errorf("content is %.20s in place of a text", content)
+		case r.single && (c.Index > 0 || has && v.finished):
+			return nil, fmt.Errorf("a token of choice %d, finished %v, of a request for one", c.Index, v.finished)
+		case c.Finish == "abort" || c.Finish == "error":
+			return nil, errAborted
+		case has:
+			v.texts++
+		}
+		v.finished = v.finished || c.Finish != ""
+	}
+	return s, r.count(v, s)
+}
+
+// count checks the counts of an answer that is one choice, as far as they are known.
+func (r *Request) count(v *visit, s *said) error {
+	prompt, most, texts := cmp.Or(v.most, maxTokens), cmp.Or(r.asked.Choices[0].MaxTokens, maxTokens), v.texts
+	if r.kind == openai.Chat {
+		texts = 0 // an engine may have parted a token's text
+	}
+	u := s.Usage
+	switch {
+	case !r.single:
+	case texts > most:
+		return fmt.Errorf("%d tokens in place of %d", texts, most)
+	case u != nil && (u.Prompt > prompt || u.Completion > most || r.asked.Stream && u.Completion < texts || u.Details != nil && u.Details.Cached > u.Prompt):
+		return fmt.Errorf("usage of %d prompt tokens and %d more: there can be %d, and %d to %d", u.Prompt, u.Completion, prompt, texts, most)
+	}
+	return nil
+}
+
+// checkParams checks what a prefill engine offers another.
+func (e *Engines) checkParams(r *Request, params json.RawMessage) error {
+	var p struct {
+		Request string `json:"remote_request_id"`
+	}
+	if err := json.Unmarshal(params, &p); given(params) && err != nil {
+		return fmt.Errorf("kv_transfer_params: %w", err)
+	} else if wrong := wrongParams.Find(params); wrong != nil || len(params) > maxParams {
+		return fmt.Errorf("kv_transfer_params: %d bytes, with %.99s", len(params), wrong)
+	} else if e.foreign(r, p.Request) {
+		return fmt.Errorf("%w: kv_transfer_params of %.200s", errForeign, p.Request)
+	}
+	return nil
 }
 
 // opens reports whether an event of a chat says who speaks and nothing more: vLLM sends it before that
@@ -112,7 +213,7 @@ func (r *Request) account(now time.Duration) {
 		*last, b.PrefillUs = *last+b.PrefillUs, 0
 	}
 	part := func(name string, said *uint32, to, from *uint32) {
-		if said == nil {
+		if said == nil || *said > maxSaid {
 			r.Unknown = append(r.Unknown, name)
 			return
 		}
@@ -136,7 +237,7 @@ func (r *Request) account(now time.Duration) {
 		part("land_us", cmp.Or(r.took.Land, r.gave.Land), &b.LandUs, last)
 		part("kv_blocks_checked", cmp.Or(r.took.Checked, r.gave.Checked), &b.KvBlocksChecked, &none)
 		part("kv_blocks_bad", cmp.Or(r.took.Bad, r.gave.Bad), &b.KvBlocksBad, &none)
-		if bytes := cmp.Or(r.took.Bytes, r.gave.Bytes); bytes == nil {
+		if bytes := cmp.Or(r.took.Bytes, r.gave.Bytes); bytes == nil || *bytes > maxKV {
 			r.Unknown = append(r.Unknown, "kv_bytes")
 		} else {
 			b.KvBytes = *bytes
@@ -164,6 +265,8 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 	if !v.says {
 		started()
 	}
+	ctx, over := e.watch(ctx, v)
+	defer over()
 	defer func() {
 		if v.waits { // no first token came
 			r.answering += e.cfg.Clock.Now() - v.sent
@@ -174,10 +277,13 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 		return err
 	}
 	defer answer.Body.Close()
+	if !v.says {
+		v.since.Store(int64(e.cfg.Clock.Now())) // the rest comes at once
+	}
 	token := func() error {
 		now := e.cfg.Clock.Now()
 		if r.Begun {
-			v.spoke.Store(int64(now))
+			v.word(now)
 			counts.NextToken(now - r.Last)
 			r.Last = now
 			return nil
@@ -193,11 +299,11 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 		return nil
 	}
 	if r.asked.Stream {
-		err = r.stream(answer, token)
-	} else if r.answer, err = whole(answer.Body, r.More); err == nil {
+		err = e.stream(r, v, answer, token)
+	} else if r.answer, err = whole(answer.Body, maxAnswer, r.More); err == nil {
 		var s *said
-		if err = json.Unmarshal(r.answer, &s); err == nil && s == nil {
-			err = errors.New("it answers null")
+		if s, err = e.read(r, v, r.answer); err == nil && !v.finished {
+			err = errUnfinished
 		}
 		if err == nil {
 			r.take(s)
@@ -207,7 +313,7 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 		return err
 	}
 	f := r.fail(v, leg, plain(ctx, err))
-	if own := (*engineError)(nil); errors.As(err, &own) {
+	if own := (*engineError)(nil); errors.As(err, &own) && len(own.event) <= maxErrorText {
 		f.body = own.event
 	}
 	return f
@@ -222,32 +328,41 @@ type engineError struct{ event []byte }
 func (e *engineError) Error() string { return fmt.Sprintf("it says %.200s", e.event) }
 
 var (
-	errNoDone  = errors.New("its stream ended without [DONE]")
-	errEndless = fmt.Errorf("an event of more than %d bytes", maxAnswer)
+	errNoDone     = errors.New("its stream ended without [DONE]")
+	errUnfinished = errors.New("its answer has no finish_reason")
+	errEndless    = fmt.Errorf("an event of more than %d bytes", maxAnswer)
 )
 
 // stream sends an engine's events on as they come, all that are there in one write. The last one,
 // [DONE], is sent by Events.End.
-func (r *Request) stream(answer *http.Response, token func() error) error {
+func (e *Engines) stream(r *Request, v *visit, answer *http.Response, token func() error) error {
 	if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind != "text/event-stream" {
 		return fmt.Errorf("it answers with %q to a request that streams", kind)
 	}
-	var held []byte // an event that has not ended
-	looked := 0     // bytes of it in which no end is
-	buffer := make([]byte, 4<<10)
+	buffer := make([]byte, 0, 4<<10) // events, the last of which has not ended
+	var late *time.Timer             // ends what comes behind [DONE]
+	looked := 0                      // bytes of it in which no end is
 	for {
-		n, err := answer.Body.Read(buffer)
-		held = append(held, buffer[:n]...)
+		var err error
+		if buffer, err = readMore(answer.Body, buffer, r.More); errors.Is(err, errNoMemory) {
+			return err
+		}
+		held := buffer
 		for {
 			at, length := eventEnd(held, looked)
 			if at < 0 {
 				looked = max(len(held)-3, 0) // an end may have begun
 				break
 			}
-			if failed := r.event(held[:at+length], token); failed != nil {
+			if failed := e.event(r, v, held[:at+length], token); failed != nil {
 				return failed
 			}
 			held, looked = held[at+length:], 0
+		}
+		buffer = append(buffer[:0], held...)
+		if r.events.done != nil && late == nil {
+			late = time.AfterFunc(lastWord, func() { _ = answer.Body.Close() }) // its end makes the connection fit for the next request
+			defer late.Stop()
 		}
 		if gone := r.events.w.FlushError(); gone != nil {
 			return fmt.Errorf("%w: %w", ErrGone, gone)
@@ -278,28 +393,34 @@ func eventEnd(b []byte, from int) (at, length int) {
 	return at, length
 }
 
-// worth tells events that say more than a token. Engines write JSON with and without blanks.
-var worth = regexp.MustCompile(`"(usage|kv_transfer_params)": ?\{|"(finish_reason|role)": ?"`)
-
 // event takes one event, with its end.
-func (r *Request) event(event []byte, token func() error) error {
-	data, has := bytes.CutPrefix(event, []byte("data:"))
+func (e *Engines) event(r *Request, v *visit, event []byte, token func() error) error {
+	data := event
+	for bytes.HasPrefix(data, []byte("event:")) || bytes.HasPrefix(data, []byte("id:")) || bytes.HasPrefix(data, []byte("retry:")) {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	data, has := bytes.CutPrefix(data, []byte("data:"))
 	data = bytes.TrimSpace(data)
 	switch {
 	case event[0] == ':' && !r.Begun:
 		return nil // a comment, with nothing to come before it
-	case bytes.HasPrefix(data, []byte(`{"error"`)):
-		return &engineError{bytes.Clone(data)}
+	case !has && event[0] != ':':
+		return fmt.Errorf("%.40q in place of an event", event)
+	case string(data) == "[DONE]" && !v.finished:
+		return errUnfinished
 	case string(data) == "[DONE]":
 		r.events.done = bytes.Clone(event)
 		return nil
+	case has && r.events.done != nil:
+		return errors.New("an event behind [DONE]")
 	case has:
-		var s said
-		if worth.Match(data) && json.Unmarshal(data, &s) == nil {
-			r.take(&s)
-			if len(s.Choices) == 0 || s.opens() {
-				break // the account of all, or no token yet
-			}
+		s, err := e.read(r, v, data)
+		if err != nil {
+			return err
+		}
+		r.take(s)
+		if len(s.Choices) == 0 || s.opens() {
+			break // the account of all, or no token yet
 		}
 		if err := token(); err != nil {
 			return err

@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"kvferry/placement"
@@ -25,7 +28,9 @@ type engine struct {
 	bootstrap string // URL of a prefill engine's connector, if KV is written while it is computed
 	role      proto.Role
 	backlog   health.Backlog
-	spoke     atomic.Int64 // when it last said anything of any request; the proxy's clock
+	spoke     atomic.Int64 // when it last made progress with any request, by a whole event or answer; the proxy's clock
+	echoes    atomic.Bool  // its answers have the name that their request was given
+	longest   atomic.Int64 // it ever took for that with a request that tells
 
 	// Guarded by Engines.mu.
 	why      error // it is not up; nil: it is
@@ -40,6 +45,8 @@ type engine struct {
 	here     netip.Addr // of this machine, as the engine sees it
 	inFlight int        // requests
 	waiting  int        // prompt tokens of those that it has not begun to answer
+	visits   map[*visit]bool
+	counted  float64 // tokens, by its metrics
 }
 
 // idleConns is how long a connection to an engine is kept for the next request. It is less than
@@ -48,10 +55,13 @@ const idleConns = 2 * time.Second
 
 // newClient is one for requests, or one that connects anew for each question: whether an engine still
 // takes connections is a part of that.
-func newClient(anew bool) *http.Client {
+func newClient(dial func(ctx context.Context, network, address string) (net.Conn, error), anew bool) *http.Client {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: checkPatience}).DialContext
+	}
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: checkPatience}).DialContext,
+			DialContext:         dial,
 			MaxIdleConnsPerHost: 256,
 			IdleConnTimeout:     idleConns,
 			DisableCompression:  true, // the bytes are the client's
@@ -80,13 +90,17 @@ func (e *Engines) check(ctx context.Context, en *engine) {
 	}
 	e.mu.Lock()
 	ask := err == nil && (!en.current || en.tells || len(en.lists) > 0)
+	mute := false // with an answer that does not stream
+	for v := range en.visits {
+		mute = mute || !v.says
+	}
 	e.mu.Unlock()
 	if ask {
 		e.askModels(limited, en)
 	}
 	e.settle(en, err)
-	if ask {
-		e.askAdapters(limited, en)
+	if ask || err == nil && mute {
+		e.askMetrics(limited, en)
 	}
 }
 
@@ -130,7 +144,7 @@ func (e *Engines) get(ctx context.Context, base, path string) ([]byte, error) {
 		return nil, plain(ctx, err)
 	}
 	defer answer.Body.Close()
-	body, err := whole(answer.Body, func(int64) bool { return true }) // of one question at a time for each engine
+	body, err := whole(answer.Body, maxPage, func(int64) bool { return true }) // of one question at a time for each engine
 	switch {
 	case err != nil:
 		return nil, plain(ctx, err)
@@ -157,19 +171,33 @@ func plain(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if of := (*url.Error)(nil); errors.As(err, &of) {
-		return of.Err
+		err = of.Err
+	}
+	if of := syscall.Errno(0); errors.As(err, &of) && slices.Contains([]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM}, of) {
+		return fmt.Errorf("%w: %w", errNoConnection, err)
 	}
 	return err
 }
+
+// An ownFault is the proxy's: neither the request nor an engine can help it.
+type ownFault struct{ code, text string }
+
+func (f *ownFault) Error() string { return f.text }
+
+var errNoConnection = &ownFault{"no_connection", "the proxy cannot open a connection to the engine, for want of files or ports of its own: raise the limit on open files (ulimit -n) or lower --max-connections"}
 
 // settle notes how an engine is: up if err is nil.
 func (e *Engines) settle(en *engine, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := en.why
+	if before == nil && errors.As(err, new(*ownFault)) {
+		e.cfg.Logger.Warn("engine not asked how it is", "engine", en.id, "err", err)
+		return
+	}
 	en.why, en.current = err, en.current && err == nil
 	if err != nil {
-		en.lists, en.slots = nil, slots{} // what comes up again has loaded none
+		en.slots = slots{} // what comes up again has loaded none, and says then what it lists
 	}
 	switch {
 	case (before == nil) == (err == nil) && before != errUnasked:
@@ -199,6 +227,10 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 	now := e.cfg.Clock.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	with := ""
+	if role == proto.Role_ROLE_DECODE {
+		with = r.with
+	}
 	var chosen []*engine
 	var candidates []placement.Candidate
 	best := worst
@@ -206,7 +238,7 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 	for _, en := range e.up(role) {
 		g := good
 		switch {
-		case e.quarantine.Resting(now, health.Subject{Node: en.id}):
+		case slices.ContainsFunc(subjects(en, with), func(s health.Subject) bool { return e.quarantine.Resting(now, s) }):
 			g = resting
 		case r.avoid[en]:
 			g = failed
@@ -229,8 +261,13 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 	if adapter != "" {
 		en.slots.saw(adapter)
 	}
-	e.quarantine.Chosen(now, health.Subject{Node: en.id})
-	v := &visit{engine: en, tokens: r.size, sent: now, waits: true, says: r.asked.Stream || role == proto.Role_ROLE_PREFILL}
+	for _, s := range subjects(en, with) {
+		e.quarantine.Chosen(now, s)
+	}
+	v := &visit{engine: en, tokens: r.size, sent: now, waits: true, says: r.asked.Stream || role == proto.Role_ROLE_PREFILL, with: with, most: en.maxLen}
+	if v.since.Store(int64(now)); !v.says {
+		v.since.Store(math.MaxInt64)
+	}
 	en.inFlight++
 	en.waiting += v.tokens
 	if v.says {
@@ -239,19 +276,79 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 	return v, nil
 }
 
+// subjects returns what the outcome of a visit says something of: the engine, and the pair if with, the id of a prefill
+// engine, is not empty.
+func subjects(en *engine, with string) []health.Subject {
+	s := []health.Subject{{Node: en.id}}
+	if with != "" {
+		s = append(s, health.Subject{Node: with, Peer: en.id})
+	}
+	return s
+}
+
+// silence is the longest that an engine may go without progress while it has requests. It is chosen: a prompt
+// that takes longer is the engine's only one.
+const silence = 30 * time.Second
+
+var errStalled = errors.New("the engine makes no progress")
+
+// leaveStalled fails the requests at an engine that has made no progress for silence, and for longer than it ever took
+// by half and a second, if another engine is there for them: with nowhere to go, waiting is all there is.
+func (e *Engines) leaveStalled(en *engine) {
+	now := e.cfg.Clock.Now()
+	limit := max(e.silence, time.Second+time.Duration(en.longest.Load())*3/2)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.ContainsFunc(e.up(en.role), func(o *engine) bool { return o != en && !e.quarantine.Resting(now, health.Subject{Node: o.id}) }) {
+		return
+	}
+	for v := range en.visits {
+		if quiet := now - time.Duration(max(v.since.Load(), en.spoke.Load())); quiet > limit && !v.held {
+			v.stall(fmt.Errorf("%w: no event for %v", errStalled, quiet.Round(time.Millisecond)))
+		}
+	}
+}
+
+// watch returns a context for the visit, which ends when its engine has stalled.
+func (e *Engines) watch(ctx context.Context, v *visit) (context.Context, func()) {
+	ctx, stall := context.WithCancelCause(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v.stall = stall
+	v.visits[v] = true
+	return ctx, func() { stall(nil) }
+}
+
+// word notes that the engine has made progress with the visit.
+func (v *visit) word(now time.Duration) {
+	before := max(v.since.Load(), v.spoke.Swap(int64(now)))
+	if took := int64(now) - before; v.says && took > v.longest.Load() {
+		v.longest.Store(took)
+	}
+}
+
 // A visit is a request at an engine, from place to leave.
 type visit struct {
 	*engine
-	tokens int
-	sent   time.Duration
-	waits  bool // it has not begun to answer
-	says   bool // it says when it begins: it streams, or has one token to say. Else nobody knows how long it waits
+	with     string                  // the prefill engine whose KV it is to take; empty: none
+	taken    bool                    // at a prefill engine: the engine that takes its KV says how it did
+	most     uint32                  // maxLen
+	since    atomic.Int64            // when the engine began to owe progress; math.MaxInt64: it does not say
+	answer   string                  // its id of it
+	texts    uint32                  // events of it that have one
+	finished bool                    // it has a finish_reason
+	stall    context.CancelCauseFunc // guarded by Engines.mu, as the next
+	held     bool                    // its prefill engine has not answered yet: it owes nothing
+	tokens   int
+	sent     time.Duration
+	waits    bool // it has not begun to answer
+	says     bool // it says when it begins: it streams, or has one token to say. Else nobody knows how long it waits
 }
 
 // begun says that the engine has computed the prompt.
 func (e *Engines) begun(v *visit, worked bool) {
 	if worked {
-		v.spoke.Store(int64(e.cfg.Clock.Now()))
+		v.word(e.cfg.Clock.Now())
 	}
 	if v.waits {
 		v.waits = false
@@ -266,19 +363,27 @@ func (e *Engines) begun(v *visit, worked bool) {
 
 // leave ends a visit: well, or by the engine's fault, or by nobody's, which is nil.
 func (e *Engines) leave(v *visit, outcome *failure, well bool) {
+	transfer := v.with != "" && (well || v.waits && outcome != nil && outcome.ofTransfer())
 	e.begun(v, well)
 	now := e.cfg.Clock.Now()
-	subject := health.Subject{Node: v.id}
+	of := subjects(v.engine, "")
+	if transfer { // the prefill engine first: while it rests, it is the likelier to be at fault
+		of = append([]health.Subject{{Node: v.with}, {Node: v.with, Peer: v.id}}, of...)
+	}
 	e.mu.Lock()
 	v.inFlight--
-	switch {
-	case well:
-		if e.quarantine.Succeeded(now, subject) {
-			e.cfg.Logger.Info("out of quarantine", "engine", v.id)
-		}
-	case outcome != nil:
-		if rest := e.quarantine.Failed(now, subject); rest > 0 {
-			e.cfg.Logger.Warn("quarantined", "engine", v.id, "for", rest, "err", outcome)
+	delete(v.visits, v)
+	for i, s := range of {
+		switch {
+		case well && !v.taken:
+			if e.quarantine.Succeeded(now, s) {
+				e.cfg.Logger.Info("out of quarantine", "engine", s.Node, "peer", s.Peer)
+			}
+		case outcome == nil || i == 2 && e.quarantine.Resting(now, of[0]):
+		default:
+			if rest := e.quarantine.Failed(now, s); rest > 0 {
+				e.cfg.Logger.Warn("quarantined", "engine", s.Node, "peer", s.Peer, "for", rest, "err", outcome)
+			}
 		}
 	}
 	e.mu.Unlock()

@@ -20,6 +20,9 @@ import (
 	"kvferry/proxy/openai"
 )
 
+// wholeAnswer is an answer that does not stream.
+const wholeAnswer = `{"choices":[{"index":0,"text":"x","finish_reason":"length"}]}`
+
 // server is an engine whose GETs are answered by get, nil for 404, and its POSTs by post.
 func server(t *testing.T, get map[string]func(http.ResponseWriter), post http.HandlerFunc) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -122,7 +125,7 @@ func TestHungBeside(t *testing.T) {
 		d := server(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 			<-asked
 			set.at.Add(int64(takes))
-			fmt.Fprint(w, "{}")
+			fmt.Fprint(w, wholeAnswer)
 		})
 		e := newUp(t, set, URLs{Prefill: []string{p.URL}, Decode: []string{d.URL}, Bootstrap: []string{p.URL}})
 		for range 4 {
@@ -161,13 +164,29 @@ func TestStalledError(t *testing.T) {
 	}
 }
 
+// TestRetryAfterIsBounded: no engine has a client wait for ever.
+func TestRetryAfterIsBounded(t *testing.T) {
+	for says, want := range map[string]int{"9223372036854775807": maxRetryAfter, "99999999999999999999": maxRetryAfter, "-5": 1, "7": 7, "Wed, 21 Oct 2026 07:28:00 GMT": 1} {
+		s := server(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", says)
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		e := newUp(t, clock.Std(), URLs{Both: []string{s.URL}})
+		err := e.Serve(t.Context(), parse(t, openai.Completion, `{"prompt":"x"}`), nobody{}, func() {})
+		var api *openai.Error
+		if !errors.As(err, &api) || api.RetryAfter != want {
+			t.Errorf("%s: %v, %+v, want %d", says, err, api, want)
+		}
+	}
+}
+
 // TestAnswerMemory: what an answer takes is asked for before it is there. If there is none the client is told to come again;
 // no other engine is asked, and nobody is blamed.
 func TestAnswerMemory(t *testing.T) {
 	var asked atomic.Int32
 	s := server(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		fmt.Fprintf(w, `{"text":%q}`, strings.Repeat("x", 60<<10))
+		fmt.Fprintf(w, `{"choices":[{"text":%q,"finish_reason":"stop"}]}`, strings.Repeat("x", 60<<10))
 	})
 	for left, want := range map[int64]int{128 << 10: 0, 128<<10 - 1: http.StatusServiceUnavailable} {
 		for _, urls := range []URLs{{Both: []string{s.URL, strings.Replace(s.URL, "127.0.0.1", "localhost", 1)}}, {Prefill: []string{s.URL}, Decode: []string{strings.Replace(s.URL, "127.0.0.1", "localhost", 1)}}} {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -80,12 +81,14 @@ func (e *Engines) both(ctx context.Context, r *Request, counts Counts, started f
 	if err != nil {
 		return err
 	}
+	r.with, p.taken = p.id, true
 	d, err := e.place(proto.Role_ROLE_DECODE, r)
 	if err != nil {
 		e.leave(p, nil, false)
 		return err
 	}
 	r.Prefill, r.Decode = p.id, d.id
+	d.held = true
 	e.mu.Lock()
 	at := p.booted
 	e.mu.Unlock()
@@ -113,6 +116,11 @@ func (e *Engines) both(ctx context.Context, r *Request, counts Counts, started f
 		if err != nil && first.wins(lost) {
 			endDecode(errPrefillLost) // it would wait for KV that nobody writes
 		}
+		e.mu.Lock()
+		if d.held = false; d.since.Load() < math.MaxInt64 {
+			d.since.Store(int64(e.cfg.Clock.Now()))
+		}
+		e.mu.Unlock()
 		over <- result{said, e.cfg.Clock.Now(), err}
 	}()
 	before := r.answering
@@ -131,6 +139,8 @@ func (e *Engines) both(ctx context.Context, r *Request, counts Counts, started f
 	r.computing, r.answering = r.computing+took, r.answering-took
 	if computed.err == nil {
 		r.prefilled(computed.said)
+	} else {
+		d.with = "" // it has done without
 	}
 	lostP, lostD := asFailure(computed.err), asFailure(err)
 	switch given := errors.Is(computed.err, context.Canceled) && ctx.Err() == nil; { // up, with the other's part

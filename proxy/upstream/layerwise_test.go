@@ -17,7 +17,7 @@ import (
 func TestLostRace(t *testing.T) {
 	s := server(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: [DONE]\n\n")
+		fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 	})
 	e := newUp(t, clock.Std(), URLs{Both: []string{s.URL}})
 	for outcome, want := range map[int32]error{lost: errPrefillLost, 0: nil} {

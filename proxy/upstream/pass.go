@@ -53,13 +53,13 @@ func (e *Engines) passTo(ctx context.Context, en *engine, q *http.Request, body 
 		return nil, nil, f
 	}
 	defer answer.Body.Close()
-	text, err := whole(answer.Body, more)
+	text, err := whole(answer.Body, maxAnswer, more)
 	switch status := answer.StatusCode; {
 	case err != nil:
 		f.err = plain(ctx, err)
 	case status == http.StatusOK:
 		return answer, text, nil
-	case status < http.StatusBadRequest:
+	case status < http.StatusBadRequest || status > maxStatus:
 		f.err = &statusError{q.URL.Path, status}
 	default:
 		f.err, f.status, f.body = &statusError{q.URL.Path, status}, status, text

@@ -40,6 +40,7 @@ type Request struct {
 	computed bool             // a prefill engine has the prompt's KV, and nobody has taken it
 	params   json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
 	offered  time.Duration    // when it answered with them
+	with     string           // the prefill engine whose KV the decode engine is to take; empty: none
 
 	tokens uint32    // events with one
 	gave   connector // what the prefill engine's says
@@ -101,8 +102,9 @@ func (r *Request) Parse(body []byte) (*openai.Request, error) {
 	if given(f["kv_transfer_params"]) {
 		return nil, openai.BadField("kv_transfer_params", "this proxy makes them, of what the prefill engine answers: leave it out")
 	}
-	var model string
+	var model, salt string
 	_ = json.Unmarshal(f["model"], &model)
+	_ = json.Unmarshal(f["cache_salt"], &salt)
 	prompt := f["prompt"]
 	if r.kind == openai.Chat {
 		prompt = f["messages"]
@@ -110,7 +112,7 @@ func (r *Request) Parse(body []byte) (*openai.Request, error) {
 	one := func(raw json.RawMessage) bool { n, is := number(raw); return !is || n == 1 }
 	all, single := words(prompt, r.kind)
 	r.size, r.single = len(all), single && one(f["n"]) && one(f["best_of"]) && !truth(f["echo"]) && !given(f["prompt_logprobs"])
-	r.prefix = kvcache.PrefixHashes(kvcache.Root(model), all, wordsInBlock)
+	r.prefix = kvcache.PrefixHashes(kvcache.Root(model, salt), all, wordsInBlock)
 	r.asked = openai.Request{
 		Kind: r.kind, Model: model, N: 1, Stream: truth(f["stream"]), Breakdown: truth(f["return_breakdown"]),
 		Choices: []openai.Choice{{Prompt: all, IgnoreEOS: true}},

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +45,10 @@ func TestWords(t *testing.T) {
 		a, b := parse(t, c.kind, strings.ReplaceAll(c.body, "<end>", "not")), parse(t, c.kind, strings.ReplaceAll(c.body, "<end>", "yes"))
 		if n := len(a.prefix); n < 4 || a.size < 60 || a.size > 90 || !a.single || !slices.Equal(a.prefix[:n-1], b.prefix[:n-1]) {
 			t.Errorf("%d words, %d blocks", a.size, n)
+		}
+		salted := parse(t, c.kind, strings.Replace(c.body, "{", `{"cache_salt":"mine",`, 1))
+		if !bytes.Contains(salted.body, []byte("mine")) || len(salted.prefix) < 4 || salted.prefix[0] == a.prefix[0] {
+			t.Errorf("a salt is kept from engines, or its prefix is taken for the others': %s", salted.body)
 		}
 	}
 	for _, body := range []string{`{"prompt":["a"]}`, `{"prompt":[[1,2]]}`, `{"prompt":"a","n":2}`, `{}`, `{"prompt":[]}`} {
@@ -158,14 +163,14 @@ func TestOldOffer(t *testing.T) {
 	}{{clock.Std(), 1}, {aging{}, 2}} {
 		var computed atomic.Int32
 		p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, `{"kv_transfer_params":{"remote_block_ids":[%d]}}`, computed.Add(1))
+			fmt.Fprintf(w, `{"choices":[],"kv_transfer_params":{"remote_block_ids":[%d]}}`, computed.Add(1))
 		}))
 		defer p.Close()
 		var taken atomic.Value
 		d := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			body, _ := io.ReadAll(q.Body)
 			taken.Store(string(body))
-			fmt.Fprint(w, `{}`)
+			fmt.Fprint(w, wholeAnswer)
 		}))
 		defer d.Close()
 		gone := httptest.NewServer(nil)
@@ -188,7 +193,7 @@ func TestEndlessEvent(t *testing.T) {
 	w := httptest.NewRecorder()
 	r.events.To(recorder{w})
 	answer := &http.Response{Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: io.NopCloser(endless{})}
-	if err := r.stream(answer, func() error { return nil }); !errors.Is(err, errEndless) || w.Body.Len() > 0 {
+	if err := (&Engines{mark: "m"}).stream(r, &visit{engine: &engine{}}, answer, func() error { return nil }); !errors.Is(err, errEndless) || w.Body.Len() > 0 {
 		t.Errorf("%v after %d bytes", err, w.Body.Len())
 	}
 	text := "data: 1\r\n\r\ndata: 2\n\n"

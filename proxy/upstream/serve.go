@@ -18,10 +18,17 @@ import (
 	"kvferry/proxy/openai"
 )
 
-// Bounds on what is kept of an engine's answer, in bytes.
+// Bounds on what an engine says: bytes, unless they say otherwise.
 const (
-	maxAnswer    = 64 << 20 // one that does not stream
-	maxErrorText = 64 << 10
+	maxAnswer     = 64 << 20 // of an answer that does not stream, or an event
+	maxPage       = 16 << 20 // of what it is asked about itself
+	maxParams     = 1 << 20  // of kv_transfer_params
+	maxErrorText  = 64 << 10
+	maxKV         = 1 << 46         // of a request's KV
+	maxSaid       = 1 << 31         // microseconds of a part, or blocks
+	maxTokens     = uint32(1 << 24) // of a prompt or answer, where nothing is known of them
+	maxRetryAfter = 3600            // s
+	maxStatus     = 599
 )
 
 // offerLasts is how long KV that was offered may wait for a decode engine. It is a third of the 30 s for
@@ -50,6 +57,12 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("request %s: %s leg on engine %s: %v", f.request, f.leg, f.engine, f.err)
 }
 
+// ofTransfer reports whether the KV may have been at fault that a decode engine was to take: it has
+// failed the request by an error of its own.
+func (f *failure) ofTransfer() bool {
+	return f.status == http.StatusInternalServerError || errors.Is(f.err, errAborted) || errors.As(f.err, new(*engineError))
+}
+
 func (f *failure) Unwrap() error { return f.err }
 
 // api is the failure as a client sees it: the engine's own words, if it had any.
@@ -64,8 +77,8 @@ func (f *failure) api() *openai.Error {
 	if json.Valid(f.body) {
 		e.Body = f.body
 	}
-	if errors.Is(f.err, errNoMemory) {
-		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "no_memory", 1
+	if own := (*ownFault)(nil); errors.As(f.err, &own) {
+		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, own.code, 1
 	}
 	return e
 }
@@ -114,7 +127,7 @@ func (e *Engines) again(ctx context.Context, r *Request, counts Counts, err erro
 	}
 	wait, cancel := context.WithTimeout(ctx, e.cfg.Wait)
 	defer cancel()
-	nobody := e.WaitReady(wait)
+	nobody := e.await(wait, func() (bool, error) { return e.serving(r) })
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -126,7 +139,7 @@ func (e *Engines) again(ctx context.Context, r *Request, counts Counts, err erro
 
 // retryable reports whether another engine may do better: this one is at fault, or full.
 func (f *failure) retryable() bool {
-	if errors.Is(f.err, errNoMemory) {
+	if errors.As(f.err, new(*ownFault)) {
 		return false
 	}
 	return f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
@@ -135,7 +148,7 @@ func (f *failure) retryable() bool {
 // attempt is one try: the prompt at a prefill engine, if its KV is not waiting to be taken, and the
 // answer by another, or both by one.
 func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, started func()) error {
-	together, err := e.Serving()
+	together, err := e.serving(r)
 	if err != nil {
 		return err
 	}
@@ -143,7 +156,7 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 		r.computed, r.params = false, nil
 	}
 	if !r.computed {
-		r.name = unique(r.ID)
+		r.name = e.unique(r.ID)
 	}
 	switch {
 	case !together || !r.single || r.computed:
@@ -153,6 +166,9 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 		if err := e.prefill(ctx, r); err != nil {
 			return err
 		}
+	}
+	if r.with = ""; r.params != nil {
+		r.with = r.Prefill
 	}
 	v, err := e.place(answers(together), r)
 	if err != nil {
@@ -183,20 +199,17 @@ func answers(together bool) proto.Role {
 }
 
 // unique is a client's name for a request, or the proxy's, as engines get it. Two clients may have the same
-// for theirs, and engines and connectors know a request by it.
-func unique(id string) string {
+// for theirs, and engines and connectors know a request by it. It has the proxy's mark, by which another request's answer
+// shows (see foreign).
+func (e *Engines) unique(id string) string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return id + "-" + hex.EncodeToString(b[:])
+	return id + "-" + e.mark + hex.EncodeToString(b[:])
 }
 
-// silence is for how long an engine may say nothing to anybody while it has requests. It is chosen: a prompt
-// that takes longer is the engine's only one.
-const silence = 30 * time.Second
-
-// silent reports whether an engine has said nothing to anybody for so long while it had a request.
+// silent reports whether an engine has made no progress with anybody's request for patient while it had this one.
 func (e *Engines) silent(v *visit) bool {
-	return e.cfg.Clock.Now()-max(v.sent, time.Duration(v.spoke.Load())) >= silence
+	return e.cfg.Clock.Now()-max(v.sent, time.Duration(v.spoke.Load())) >= e.silence
 }
 
 // end leaves an engine. What it could not help, the client's end or a request that no engine would
@@ -207,7 +220,7 @@ func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, 
 	case ctx.Err() == nil && fail != nil && !fail.retryable():
 		fail = nil
 	case ctx.Err() != nil && fail != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && e.silent(v):
-		fail.err = fmt.Errorf("it has said nothing for %v or more: %w", silence, fail.err)
+		fail.err = fmt.Errorf("it has said nothing for %v or more: %w", e.silence, fail.err)
 	case ctx.Err() != nil:
 		fail = nil
 	}
@@ -232,7 +245,7 @@ func (e *Engines) prefill(ctx context.Context, r *Request) error {
 	if err == nil {
 		r.prefilled(said)
 		r.computed, r.params, r.offered = true, nil, e.cfg.Clock.Now()
-		if given(said.Transfer) {
+		if v.taken = given(said.Transfer); v.taken {
 			r.params = said.Transfer
 		}
 	}
@@ -247,18 +260,23 @@ func (e *Engines) compute(ctx context.Context, r *Request, v *visit, params json
 	if err != nil {
 		return nil, err
 	}
+	ctx, over := e.watch(ctx, v)
+	defer over()
 	answer, err := e.post(ctx, r, v, "prefill", body)
 	if err != nil {
 		return nil, err
 	}
 	defer answer.Body.Close()
-	text, err := whole(answer.Body, r.More)
+	text, err := whole(answer.Body, maxAnswer, r.More)
 	if err != nil {
 		return nil, r.fail(v, "prefill", plain(ctx, err))
 	}
-	said := &said{}
-	if err := json.Unmarshal(text, said); err != nil {
-		return nil, r.fail(v, "prefill", fmt.Errorf("its answer is no JSON: %w", err))
+	said, err := e.read(r, v, text)
+	if err == nil {
+		err = e.checkParams(r, said.Transfer)
+	}
+	if err != nil {
+		return nil, r.fail(v, "prefill", err)
 	}
 	return said, nil
 }
@@ -283,6 +301,7 @@ func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, bo
 	q.Header = r.header.Clone()
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("X-Request-Id", r.name) // one for both legs: there are connectors that find the KV by it
+	q.Close = !v.echoes.Load()           // what comes late on a connection would be taken for the next answer
 	v.sent = e.cfg.Clock.Now()
 	answer, err := e.client.Do(q)
 	if err != nil {
@@ -296,14 +315,15 @@ func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, bo
 	}
 	defer answer.Body.Close()
 	f := r.fail(v, leg, &statusError{r.path, answer.StatusCode})
-	if answer.StatusCode < http.StatusBadRequest {
+	if answer.StatusCode < http.StatusBadRequest || answer.StatusCode > maxStatus {
 		return nil, f // it does not do what was asked, and says no error: a redirect, say
 	}
 	f.status = answer.StatusCode
 	f.after, _ = strconv.Atoi(answer.Header.Get("Retry-After")) // a date is not read
-	late := time.AfterFunc(e.patience, func() { _ = answer.Body.Close() })
+	f.after = min(f.after, maxRetryAfter)
+	late := time.AfterFunc(min(e.patience, time.Second), func() { _ = answer.Body.Close() })
 	defer late.Stop()
-	f.body, _ = io.ReadAll(io.LimitReader(answer.Body, maxErrorText)) // the status says enough
+	f.body, _ = whole(answer.Body, maxErrorText, r.More) // the status says enough
 	return nil, f
 }
 
@@ -312,29 +332,32 @@ func (r *Request) fail(v *visit, leg string, err error) *failure {
 	return &failure{request: r.ID, engine: v.id, leg: leg, err: err, reached: true}
 }
 
-// errNoMemory is the proxy's own: neither the request nor the engine can help it.
-var errNoMemory = errors.New("the proxy has no memory left for its answer, beside others' and bodies: ask again")
+var errNoMemory = &ownFault{"no_memory", "the proxy has no memory left for its answer, beside others' and bodies: ask again"}
 
 // answerFactor is the memory that a byte of an answer can take: itself, and a copy as the buffer grows or with a
 // breakdown.
 const answerFactor = 2
 
-// whole reads an answer that does not stream. more takes memory for it before it is there.
-func whole(body io.Reader, more func(bytes int64) bool) ([]byte, error) {
-	var text []byte
-	for {
-		if len(text) == cap(text) {
-			larger := max(2*cap(text), 4<<10)
-			if !more(answerFactor * int64(larger-cap(text))) {
-				return nil, errNoMemory
-			}
-			text = append(make([]byte, 0, larger), text...)
+// readMore reads what comes next of a body behind text, and returns both. more takes memory before it is there.
+func readMore(body io.Reader, text []byte, more func(bytes int64) bool) ([]byte, error) {
+	if len(text) == cap(text) {
+		larger := max(2*cap(text), 4<<10)
+		if !more(answerFactor * int64(larger-cap(text))) {
+			return nil, errNoMemory
 		}
-		n, err := body.Read(text[len(text):cap(text)])
-		text = text[:len(text)+n]
+		text = append(make([]byte, 0, larger), text...)
+	}
+	n, err := body.Read(text[len(text):cap(text)])
+	return text[:len(text)+n], err
+}
+
+// whole reads an answer of most bytes at most that does not stream. more takes memory for it before it is there.
+func whole(body io.Reader, most int, more func(bytes int64) bool) (text []byte, err error) {
+	for {
+		text, err = readMore(body, text, more)
 		switch {
-		case len(text) > maxAnswer:
-			return nil, fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+		case len(text) > most:
+			return nil, fmt.Errorf("an answer of more than %d bytes", most)
 		case errors.Is(err, io.EOF):
 			return text, nil
 		case err != nil:

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -121,9 +122,12 @@ type Config struct {
 	MaxRetries int           // times that a request is placed again after an engine failed it
 	Wait       time.Duration // that a request waits for engines while they are not there
 	Every      time.Duration // between two questions for an engine's health
-	Listens    func() string // host:port at which ServeReport is reached
-	Clock      clock.Clock
-	Logger     *slog.Logger
+	Timeout    time.Duration // a request's deadline; 0: it has none. It shortens the engines' progress deadline
+	// Dial opens connections to engines. Default nil: a net.Dialer.
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	Listens func() string // host:port at which ServeReport is reached
+	Clock   clock.Clock
+	Logger  *slog.Logger
 }
 
 // checkPatience is how long an engine may take to say how it is, or what is wrong with a request. It is
@@ -137,10 +141,12 @@ type Engines struct {
 	asks   *http.Client // for how they are
 	all    []*engine    // prefill, decode, both
 
+	silence  time.Duration // without progress, after which an engine has stalled
 	patience time.Duration // that one has to say how it is, or what is wrong
 
 	reports sync.Map  // of reports that are waited for: their word to a chan connector
 	deaf    sync.Once // said that there can be none
+	mark    string    // in every request's name
 
 	mu         sync.Mutex
 	places     map[proto.Role]placement.Policy
@@ -156,8 +162,15 @@ func New(cfg Config) (*Engines, error) {
 	}
 	cfg.Report = report
 	e := &Engines{
-		cfg: cfg, client: newClient(false), asks: newClient(true), all: all, patience: checkPatience,
-		places: make(map[proto.Role]placement.Policy), quarantine: health.NewQuarantine(), changed: make(chan struct{}),
+		cfg: cfg, client: newClient(cfg.Dial, false), asks: newClient(cfg.Dial, true), all: all, patience: checkPatience,
+		silence: silence, places: make(map[proto.Role]placement.Policy), quarantine: health.NewQuarantine(), changed: make(chan struct{}),
+	}
+	e.mark = strings.TrimPrefix(e.unique(""), "-")
+	if cfg.Timeout > 0 {
+		e.silence = min(silence, cfg.Timeout/2) // so that there is time for another engine
+	}
+	for _, en := range all {
+		en.visits = make(map[*visit]bool)
 	}
 	for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE, proto.Role_ROLE_NONDISAGG} {
 		if e.places[role], err = placement.New(cfg.Placement, wordsInBlock, role != proto.Role_ROLE_DECODE); err != nil {
@@ -175,7 +188,12 @@ func (e *Engines) Run(ctx context.Context) {
 		all.Go(func() {
 			tick := time.NewTicker(e.cfg.Every)
 			defer tick.Stop()
+			pause := health.NewPause(e.cfg.Clock.Now(), 2*(e.patience+2*e.cfg.Every)) // a check may take that long
 			for ctx.Err() == nil {
+				if now := e.cfg.Clock.Now(); pause.Step(now) > 0 {
+					en.spoke.Store(int64(now)) // the proxy heard nobody
+				}
+				e.leaveStalled(en)
 				e.check(ctx, en)
 				select {
 				case <-tick.C:
@@ -273,7 +291,7 @@ func (e *Engines) Serving() (together bool, err error) {
 
 // nobody says that a request cannot be served, and how it stands with each engine. The caller
 // holds mu.
-func (e *Engines) nobody() error {
+func (e *Engines) nobody() *openai.Error {
 	var down []string
 	for _, en := range e.all {
 		if en.why != nil {
@@ -287,12 +305,15 @@ func (e *Engines) nobody() error {
 }
 
 // WaitReady returns once the engines can serve, or with the reason they cannot when ctx ends.
-func (e *Engines) WaitReady(ctx context.Context) error {
+func (e *Engines) WaitReady(ctx context.Context) error { return e.await(ctx, e.Serving) }
+
+// await returns once serving says that the engines can serve, or with the reason they cannot when ctx ends.
+func (e *Engines) await(ctx context.Context, serving func() (together bool, err error)) error {
 	for {
 		e.mu.Lock()
 		changed := e.changed
 		e.mu.Unlock()
-		_, err := e.Serving()
+		_, err := serving()
 		if err == nil {
 			return nil
 		}

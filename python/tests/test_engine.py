@@ -104,6 +104,29 @@ class TestTransfer(Pair):
                 self.here.advertise(segment)
         self.assertEqual(self.theirs[:64], block.raw)
 
+    def test_taken_away(self):
+        """Memory that is unmapped or read-only is refused; what is taken away later fails the transfers that touch it."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        theirs = mmap.mmap(-1, 1 << 16)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(theirs))
+        self.assertEqual(libc.mprotect(at, 1 << 16, mmap.PROT_READ), 0)
+        with self.assertRaisesRegex(kvferry.Error, "read-only") as e:
+            self.there.register(at, 1 << 16, name="taken")
+        self.assertEqual(e.exception.code, kvferry.Code.INVALID)
+        self.assertEqual(libc.mprotect(at, 1 << 16, mmap.PROT_READ | mmap.PROT_WRITE), 0)
+        target = self.here.connect(self.there.advertise(self.there.register(at, 1 << 16, name="taken")))
+        self.assertEqual(libc.mprotect(at, 1 << 16, 0), 0)
+        for op in kvferry.WRITE, kvferry.READ:
+            for length in 100, 1 << 15:
+                self.here.submit(target, op, [kvferry.Range(self.local.address, 0, length)])
+                error = self.finish().error
+                self.assertEqual(error.code, kvferry.Code.SYSTEM)
+                self.assertIn('"taken"', str(error))
+        self.assertEqual(libc.mprotect(at, 1 << 16, mmap.PROT_READ | mmap.PROT_WRITE), 0)
+        self.here.submit(self.target, kvferry.WRITE, [kvferry.Range(self.local.address, 0, 100)])
+        self.assertIsNone(self.finish().error)
+
     def test_descriptor(self):
         """Memory of a memfd, which the caller may close; and a dma-buf, which does not move over TCP."""
         fd = os.memfd_create("shared", os.MFD_ALLOW_SEALING)

@@ -26,7 +26,7 @@ except ImportError:
     torch = None
 
 import test_vllm_worker
-from test_vllm_worker import BLOCKS, LAYERS, PAGE
+from test_vllm_worker import BLOCKS, LAYERS, PAGE, PROMPT
 
 import kvferry
 from kvferry.vllm import layout
@@ -238,9 +238,9 @@ class Transfers:
             self.pushed()
             self.until(lambda: self.p.sent and self.d.received, "over")
         self.assertEqual((self.d.bad, bytes(self.d.memory) == before), ({1, 2, 3}, True))
-        self.p.prefill("b", [7, 6, 2], Chunk("q", "u", 0, 40, 40, [7, 6, 2]))
+        self.p.prefill("b", [7, 6, 2], Chunk("q", "u", 0, 40, 40, [7, 6, 2], PROMPT))
         self.p.step(Step(over=[Over("q", "u", True, True)]))
-        self.d.step(Step(receives=[Receive("e", "u", [self.p.peer], [4, 5, 6], 0, 40)]))
+        self.d.step(Step(receives=[Receive("e", "u", [self.p.peer], [4, 5, 6], 0, 40, prompt=PROMPT)]))
         self.until(lambda: "q" in self.p.sent and "e" in self.d.received, "written")
         self.assertTrue(self.d.has("b", [4, 5, 6], [7, 6, 2]))
 
@@ -454,15 +454,17 @@ class TestConnector(unittest.TestCase):
 
         made = types.SimpleNamespace
         for handoff, microbatches in (("layerwise", True), ("layerwise", False), ("pull", True)):
-            transfer = made(kv_connector_extra_config={"rails": "cma", "handoff": handoff}, kv_role="kv_both", engine_id="e")
-            parallel = made(pipeline_parallel_size=1, decode_context_parallel_size=1, prefill_context_parallel_size=1, use_ubatching=microbatches)
+            transfer = made(kv_connector_extra_config={"rails": "cma", "handoff": handoff, "bootstrap": "127.0.0.1:8998"}, kv_role="kv_both", engine_id="e")
+            parallel = made(pipeline_parallel_size=1, decode_context_parallel_size=1, prefill_context_parallel_size=1, use_ubatching=microbatches, data_parallel_index=3)
             config = made(kv_transfer_config=transfer, parallel_config=parallel, cache_config=made(block_size=16))
             kv_cache = made(kv_cache_groups=[made(kv_cache_spec=None)])
             if handoff == "layerwise" and microbatches:
                 with self.assertRaisesRegex(NotImplementedError, "leave --enable-dbo and --ubatch-size out, or use pull"):
                     KvferryConnector(config, KVConnectorRole.SCHEDULER, kv_cache)
             else:
-                KvferryConnector(config, KVConnectorRole.SCHEDULER, kv_cache).shutdown()
+                connector = KvferryConnector(config, KVConnectorRole.SCHEDULER, kv_cache)
+                self.assertEqual(connector._scheduler.config.bootstrap, "127.0.0.1:9001")  # of a data-parallel rank
+                connector.shutdown()
 
 
 if __name__ == "__main__":

@@ -8,19 +8,24 @@ import socketserver
 import threading
 import time
 import unittest
+from dataclasses import replace
 
-from kvferry.vllm import bootstrap, pushes, receives
+from kvferry.vllm import bootstrap, joined, pushes, receives
 from kvferry.vllm.config import Config, ConfigError
 from kvferry.vllm.joined import Joined
 from kvferry.vllm.pulls import Aborted, Peer
 from kvferry.vllm.pushes import Free, Over, Preempted, Pushes, Ready, Say, Unwanted, Want, Wanted, Write, Written
 from kvferry.vllm.receives import Asked, Ended, Fence, Finish, Part, Receive, Receives, Stop, Tell, Untold
-from kvferry.vllm.scheduler import Chunk, Rank, Scheduler, digest
+from kvferry.vllm.fingerprint import prompt
+from kvferry.vllm.scheduler import Chunk, Rank, Scheduler
 from test_vllm_states import ASK, Request
 
 
+PROMPT = {"tokens": "its digest"}
+
+
 def want(blocks=(20, 21, 22), first=0, tokens=40, token=9):
-    return Want("t", token, "D", "D", [], list(blocks), first, tokens, timeout=30)
+    return Want("t", token, "D", "D", [], list(blocks), first, tokens, timeout=30, prompt=PROMPT)
 
 
 class TestPushes(unittest.TestCase):
@@ -32,7 +37,7 @@ class TestPushes(unittest.TestCase):
 
     def ready(self, layer, tokens=40, request="r"):
         layers = range(2) if layer is None else range(layer, layer + 1)
-        return Ready(request, "t", layers, tokens, 40, self.blocks[: -(-tokens // 16)])
+        return Ready(request, "t", layers, tokens, 40, self.blocks[: -(-tokens // 16)], PROMPT)
 
     def expect(self, now, events=(), *want):
         self.assertEqual(self.p.step(now, events), list(want))
@@ -89,6 +94,13 @@ class TestPushes(unittest.TestCase):
         self.expect(71, [Wanted(want())], Say(want(), True, error))
         self.expect(131)
         self.assertEqual(self.p.gone, {})
+
+    def test_kept(self):
+        """Peers name transfers that are none, to be written and not to be: so many are remembered, and the newest."""
+        for k in range(3 * pushes.KEPT):
+            self.p.step(0, [Wanted(replace(want(), transfer=f"w{k}", timeout=1e15)), Unwanted(replace(want(), transfer=f"u{k}"))])
+        self.assertEqual((len(self.p.wants), len(self.p.gone)), (pushes.KEPT, pushes.KEPT))
+        self.assertIn(f"w{3 * pushes.KEPT - 1}", self.p.wants)
 
     def test_no_request(self):
         """P never gets the request: D's word is forgotten when D waits no more."""
@@ -164,10 +176,12 @@ class TestPushes(unittest.TestCase):
         self.expect(0, [self.ready(None), Wanted(w)], Say(w, True, "P's prompt has 40 tokens and D's 41"))
         self.expect(1, [Over("r", "t", True, True)], Free("r"))
         self.p = Pushes(2, 16, lease=60)
-        w = Want("t", 9, "D", "D", [], [20, 21, 22], 0, 40, timeout=30, prompt="b")
-        (said,) = self.p.step(0, [Ready("r", "t", range(2), 40, 40, self.blocks, "a"), Wanted(w)])
-        self.assertEqual((type(said), said.want, said.clean), (Say, w, True))
-        self.assertIn("other tokens than D's", said.error)
+        for prompt, error in (({"tokens": "b"}, "tokens is 'a' at P and 'b' at D"), ({"tokens": "a", "adapter": "x"}, "adapter is None at P and 'x' at D"), ({}, "no fingerprint"), ("a", "no fingerprint")):
+            self.p = Pushes(2, 16, lease=60)
+            w = Want("t", 9, "D", "D", [], [20, 21, 22], 0, 40, timeout=30, prompt=prompt)
+            (said,) = self.p.step(0, [Ready("r", "t", range(2), 40, 40, self.blocks, {"tokens": "a"}), Wanted(w)])
+            self.assertEqual((type(said), said.want, said.clean), (Say, w, True))
+            self.assertIn(error, said.error)
 
     def test_same_name(self):
         """A transfer's name is given twice: the second receiver and the second request have nothing of it."""
@@ -203,6 +217,15 @@ class TestJoined(unittest.TestCase):
         self.assertEqual(list(j.parts), [("D", 2)])
         self.assertEqual(j.step(30, ("D", 4), 0, [7], 1, 30), [7])
         self.assertEqual(j.parts, {})
+
+
+    def test_kept(self):
+        """Wants of which the rest never comes: so many are kept, and the newest."""
+        j = Joined()
+        for k in range(3 * joined.KEPT):
+            self.assertIsNone(j.step(0, ("D", k), 0, [7], 2, 30))
+        self.assertEqual(len(j.parts), joined.KEPT)
+        self.assertEqual(j.step(0, ("D", 3 * joined.KEPT - 1), 1, [8], 2, 30), [7, 8])
 
 
 class TestReceives(unittest.TestCase):
@@ -270,6 +293,14 @@ class TestReceives(unittest.TestCase):
         token = self.begin()
         self.expect(1, [Ended(token, True, "no")], Finish(self.a, "no"))
 
+    def test_drawn(self):
+        """A token that nobody can count up to."""
+        self.r = Receives(35, 5, iter([77, 5]).__next__)
+        self.expect(0, [Asked(self.a)], Tell(self.a, 77))
+        self.expect(1, [Part(1, 0, 1), Part(78, 0, 1), Ended(1, True, "no")])
+        self.expect(2, [Asked(self.a)], Tell(self.a, 5))
+        self.expect(3, [Part(77, 0, 1)], Finish(self.a))
+
     def test_aborted(self):
         token = self.begin()
         self.expect(1, [Aborted("r")], Stop(self.a, token))
@@ -289,7 +320,7 @@ class TestScheduler(unittest.TestCase):
 
     def scheduler(self, name, model="m", **config):
         s = Scheduler(Config("tcp/lo", **{"handoff": "layerwise", **config}), name, 16, lambda: self.now)
-        s.set_ranks([Rank(f"{name}0", [[0, 0, 1, 1]], model)])
+        s.set_ranks([Rank(f"{name}0", [[0, 0, 1, 1]], {"weights": model})])
         self.addCleanup(s.close)
         return s
 
@@ -309,7 +340,7 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(self.matched(self.d, r, 16), (24, True))
         self.d.allocated(r, [1, 2, 3], 24)
         (found,) = self.d.step({}).receives
-        self.assertEqual(found, Receive("b", "t", [Peer("P0", [[0, 0, 1, 1]])], [2, 3], 1, 40, checked=True, prompt=digest(r)))
+        self.assertEqual(found, Receive("b", "t", [Peer("P0", [[0, 0, 1, 1]])], [2, 3], 1, 40, checked=True, prompt=prompt(r, 40, "D")))
         self.assertEqual(self.d.matched(r, 0), (0, False))
 
     def test_cached(self):
@@ -344,15 +375,55 @@ class TestScheduler(unittest.TestCase):
         (found,) = self.d.step({}).receives
         self.assertEqual((found.transfer, found.blocks), ("t", []))
 
+    def test_not_awaited(self):
+        """vLLM does not wait for the KV of a request with prompt_logprobs: D computes it, and P is told when D knows where it is."""
+        r = self.request()
+        self.assertEqual(self.d.matched(r, 0), (None, False))
+        self.d.allocated(r, [1, 2, 3], 0)
+        deadline = time.monotonic() + 60
+        while not (step := self.d.step({"b": 40})).receives:
+            self.assertLess(time.monotonic(), deadline, "a minute, and P is not told")
+        self.assertEqual([(found.transfer, found.blocks) for found in step.receives], [("t", [])])
+        self.assertEqual((self.d.unwanted, self.d.found), ([], {}))
+        self.p.close()
+        self.now = 2.0  # and one whose P is not there
+        self.d.matched(r := self.request(), 0)
+        self.d.allocated(r, [1, 2, 3], 0)
+        while self.d.unwanted:
+            self.assertLess(time.monotonic(), deadline, "a minute, and P is still asked")
+            self.assertEqual(self.d.step({"b": 40}).receives, [])
+
+    def test_data_parallel(self):
+        """Two ranks of a P have a bootstrap each, and what each answers leads D to it."""
+        port = 0
+        while not port:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                port = probe.getsockname()[1]
+                try:
+                    socket.create_server(("127.0.0.1", port + 1)).close()
+                except (OSError, OverflowError):
+                    port = 0  # the next one is taken
+        for rank in range(2):
+            config = Config.of({"rails": "cma", "handoff": "layerwise", "bootstrap": f"127.0.0.1:{port}"}, "kv_producer", rank)
+            p = Scheduler(config, f"P{rank}", 16, lambda: self.now)
+            p.set_ranks([Rank(f"rank{rank}", [[0, 0, 1, 1]], {"weights": "m"})])
+            self.addCleanup(p.close)
+            _, answered = p.finished(Request("a", 40, {**ASK, "transfer_id": "t"}), [5, 6, 7], True)
+            self.assertEqual(answered["remote_bootstrap_addr"], f"http://127.0.0.1:{port + rank}")
+            r = Request(f"b{rank}", 40, answered)
+            self.d.allocated(r, [1, 2, 3], self.matched(self.d, r)[0])
+            self.assertEqual(self.d.step({}).receives[0].peers[0].advertisement, f"rank{rank}")
+
     def test_wrong(self):
         """P is not there, is of another kind, was not named, or D's config is another: D computes the prompt."""
         self.p.close()
         other = self.scheduler("P", model="other", bootstrap=self.address)
         for d, params, text in (
-            (self.d, {}, "not of the kind of D's"),
+            (self.d, {}, "not of the kind of D's: weights is 'other' at P and 'm' at D"),
             (self.d, {"transfer_id": ""}, "no transfer_id: give it to P and to D"),
             (self.scheduler("D", handoff="pull"), {}, 'handoff of D is \'pull\': make it "layerwise"'),
             (self.d, {"remote_bootstrap_addr": "file:///etc/hostname"}, "begins with http://"),
+            (self.d, {"remote_bootstrap_addr": "http://169.254.169.254/latest"}, "allow has no 169.254.169.254:80"),
         ):
             r = self.request(**params)
             with self.assertLogs("vllm.kvferry", "ERROR") as logged:
@@ -401,6 +472,29 @@ class TestScheduler(unittest.TestCase):
         self.assertIn("nonsense", self.answered(client, address))
         self.assertIn("control characters", self.answered(client, "http://127.0.0.1:1/a b"))
 
+    def test_redirected(self):
+        """Who answers sends D on to an address that nobody has allowed."""
+        there, _ = self.peer(b"HTTP/1.0 200 OK\r\n\r\n{}")
+        address, let = self.peer(f"HTTP/1.0 302 Found\r\nLocation: {there}\r\n\r\n".encode())
+        let.set()
+        self.assertIn("302", self.answered(bootstrap.Client(bootstrap.SECONDS, lambda: self.now), address))
+
+    def test_many(self):
+        """A request each that names another address: so many are asked at a time, and what they said is forgotten."""
+        address, let = self.peer(b"HTTP/1.0 200 OK\r\n\r\n{}")
+        client = bootstrap.Client(bootstrap.SECONDS, lambda: self.now)
+        for k in range(bootstrap.ASKED):
+            self.assertIsNone(client.get(self.now, f"{address}/{k}"))
+        self.assertIn("others are asked", client.get(self.now, f"{address}/x"))
+        let.set()
+        deadline = time.monotonic() + 60
+        while client.asked:
+            self.assertLess(time.monotonic(), deadline, "a minute, and not all have answered")
+        self.assertEqual(len(client.known), bootstrap.ASKED)
+        self.now = 2.0
+        self.answered(client, f"{address}/x")
+        self.assertEqual(list(client.known), [f"{address}/x"])
+
     def test_long(self):
         """An answer that is longer than any P's is not read to its end."""
         address, let = self.peer(b"HTTP/1.0 200 OK\r\n\r\n{}" + b" " * 2000)
@@ -424,9 +518,9 @@ class TestScheduler(unittest.TestCase):
         self.p.block_ids = {"a": [5, 6, 7]}.__getitem__
         r = Request("a", 40, {**ASK, "transfer_id": "t"})
         self.p.allocated(r, [5, 6, 7], 0)
-        self.assertEqual(self.p.step({"a": 24}).chunks, [Chunk("a", "t", 0, 24, 40, [5, 6], digest(r))])
+        self.assertEqual(self.p.step({"a": 24}).chunks, [Chunk("a", "t", 0, 24, 40, [5, 6], prompt(r, 40, "P"))])
         step = self.p.step({"a": 40}, preempted=["a", "x"])
-        self.assertEqual((step.chunks, step.preempted), ([Chunk("a", "t", 24, 40, 40, [5, 6, 7], digest(r))], ["a"]))
+        self.assertEqual((step.chunks, step.preempted), ([Chunk("a", "t", 24, 40, 40, [5, 6, 7], prompt(r, 40, "P"))], ["a"]))
         self.assertEqual(self.p.step({"a": 41}).chunks, [])
         held, params = self.p.finished(r, [5, 6, 7], True)
         self.assertEqual((held, params["transfer_id"], params["remote_bootstrap_addr"]), (True, "t", f"http://{self.address}"))

@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 class Instance:
-    def __init__(self, test, core, connector, **options):
+    def __init__(self, test, core, connector, model=None, **options):
         environment = {k: v for k, v in os.environ.items() if k not in MISLEADING}
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
@@ -43,7 +43,7 @@ class Instance:
             start_new_session=True,
         )
         test.addCleanup(self.end)
-        self.send(model=str(FOLDER / "models" / "tiny"), dtype="float32", max_model_len=4096, core=core, kv_transfer_config=connector, options=options)
+        self.send(model=str(model or FOLDER / "models" / "tiny"), dtype="float32", max_model_len=4096, core=core, kv_transfer_config=connector, options=options)
 
     def end(self):
         try:

@@ -33,11 +33,30 @@ class TestConfig(unittest.TestCase):
             ({"rails": "cma", "lease": "1"}, "lease: is '1': give seconds"),
             ({"rails": "cma", "checksums": 1}, "checksums: is 1: use true or false"),
             ({"rails": "cma", "gpu": "fast"}, "gpu: is 'fast': use staged or direct"),
+            ({"rails": "cma", "allow": "10.0.0.1/24"}, "allow: is '10.0.0.1/24': .*has host bits set: give hosts or networks"),
+            ({"rails": "cma", "allow": ["http://a"]}, "allow: is .*'http://a'"),
+            ({"rails": "cma", "allow": 5}, "allow: is 5: .*give hosts or networks"),
             ({"rails": ["tcp/rdma0", "cma"], "gpu": "direct"}, "gpu: is \"direct\", and no rail of 'tcp/rdma0,cma' is over RDMA"),
             ({"rails": "rdma/mlx5_0", "gpu": "direct", "checksums": True}, 'checksums: is true, and with "gpu":"direct"'),
         ):
             with self.assertRaisesRegex(ConfigError, text):
                 Config.of(extra)
+
+
+    def test_allow(self):
+        """Where a request may send the engine: to this machine, to the bootstrap that is configured, and to what is allowed."""
+        config = Config.of({"rails": "cma", "handoff": "layerwise", "bootstrap": "10.0.0.1:8998", "allow": ["Proxy", "[fd00::1]:80", "10.1.0.0/16", ""]}, "kv_consumer")
+        for url in (
+            "http://127.0.0.1:5/a", "http://localhost", "https://[::1]:9", "http://127.9.9.9",
+            "http://10.0.0.1:8998", "http://proxy:1/x", "https://PROXY", "http://[fd00::1]/", "http://10.1.2.3:4",
+        ):  # fmt: skip
+            self.assertEqual(config.refuses("report_url", url), "", url)
+        self.assertIn("http://", Config.of({"rails": "cma", "bootstrap": ":8998"}).refuses("report_url", "http://:8998"))
+        for url in (
+            "", "proxy", "ftp://proxy", "file:///etc/hostname", "http://10.0.0.1:8999", "http://10.0.0.1", "http://[fd00::1]:81/", "http://10.2.0.1",
+            "http://proxy.evil/", "http://proxy@evil/", "http://127.0.0.1@evil/", "http://evil/@127.0.0.1", "http://2130706433/", "http://[::1", "http://a:99999", "http:///x", "http://:8998/",
+        ):  # fmt: skip
+            self.assertIn("report_url", config.refuses("report_url", url), url)
 
 
 class TestLayout(unittest.TestCase):
@@ -50,12 +69,6 @@ class TestLayout(unittest.TestCase):
         self.assertEqual(layout.layers(found), 6)
         for bad in (None, [1], [[1, 2, 3]], [[1, 2, 3, -4]], [[1, 2, 3, "4"]], [[1, 2, 3, 1 << 62]], [[1 << 61, 1 << 61, 3, 4]]):
             self.assertEqual(layout.layers(bad), -1)
-
-    def test_model(self):
-        a = layout.Layer("l0", 0, 10, 10)
-        self.assertEqual(layout.model([a], 16), layout.model([layout.Layer("l0", 50, 20, 10)], 16))
-        for other, tokens in ((layout.Layer("l1", 0, 10, 10), 16), (layout.Layer("l0", 0, 20, 20), 16), (a, 32)):
-            self.assertNotEqual(layout.model([a], 16), layout.model([other], tokens))
 
     def test_runs(self):
         for ours, theirs, want in (
@@ -139,19 +152,30 @@ class TestBuffer(unittest.TestCase):
 class TestHolds(unittest.TestCase):
     def test_release(self):
         holds = Holds(lease=10)
-        self.assertEqual(holds.step(0, [Hold(1, "a"), Hold(2, "b")]).requests, [])
+        self.assertEqual(holds.step(0, [Hold(1, "a", 71), Hold(2, "b", 72)]).requests, [])
         self.assertFalse(holds.over(1))
-        freed = holds.step(9, released=[2])
+        self.assertEqual(holds.step(8, released=[(1, 72), (2, 0), (2, 71)]).requests, [])  # somebody who counts
+        self.assertFalse(holds.over(1) or holds.over(2))
+        freed = holds.step(9, released=[(2, 72)])
         self.assertEqual((freed.requests, freed.expired, freed.late), (["b"], [], 0))
         self.assertEqual((holds.over(1), holds.over(2)), (False, True))
 
     def test_early(self):
         """D's release is there before vLLM's step has said that there is a hold."""
         holds = Holds(lease=10)
-        self.assertEqual(holds.step(0, released=[1]).requests, [])
+        self.assertEqual(holds.step(0, released=[(1, 71), (2, 71)]).requests, [])
         self.assertEqual(holds.step(1).requests, [])
-        self.assertEqual(holds.step(2, [Hold(1, "a")]).requests, ["a"])
-        self.assertEqual((holds.early, holds.held), (set(), {}))
+        self.assertEqual(holds.step(2, [Hold(1, "a", 71), Hold(2, "b", 72)]).requests, ["a"])
+        self.assertEqual((list(holds.early), list(holds.held)), ([(2, 71)], [2]))
+
+    def test_early_kept(self):
+        """Releases of holds that never are: so many are kept as there are words, and for as long as the lease."""
+        holds = Holds(lease=10)
+        holds.step(0, released=[(n, 0) for n in range(10**15, 10**15 + 3 * SLOTS)])
+        self.assertEqual(len(holds.early), SLOTS)
+        self.assertEqual(holds.step(1, [Hold(10**15 + 3 * SLOTS - 1, "a")]).requests, ["a"])
+        holds.step(10)
+        self.assertEqual(holds.early, {})
 
     def test_lease(self):
         holds = Holds(lease=10)
@@ -160,18 +184,18 @@ class TestHolds(unittest.TestCase):
         self.assertEqual(holds.step(9.9).requests, [])
         freed = holds.step(10)
         self.assertEqual((freed.requests, freed.expired), (["a"], ["a"]))
-        freed = holds.step(11, released=[1, 2])
+        freed = holds.step(11, released=[(1, 0), (2, 0)])
         self.assertEqual((freed.requests, freed.expired, freed.late), (["b"], [], 1))
-        self.assertEqual(holds.early, set())
+        self.assertEqual(holds.early, {})
 
     def test_slots(self):
         """A word tells of the highest hold that has ended, so that D never takes one for held that is not."""
         holds = Holds(lease=10)
         holds.step(0, [Hold(3, "a"), Hold(3 + SLOTS, "b")])
-        holds.step(1, released=[3 + SLOTS])
+        holds.step(1, released=[(3 + SLOTS, 0)])
         self.assertTrue(holds.over(3) and holds.over(3 + SLOTS))
         self.assertFalse(holds.over(3 + 2 * SLOTS))
-        self.assertEqual(holds.step(2, released=[3]).requests, ["a"])
+        self.assertEqual(holds.step(2, released=[(3, 0)]).requests, ["a"])
         self.assertTrue(holds.over(3 + SLOTS))
 
 
@@ -232,9 +256,11 @@ class TestPulls(unittest.TestCase):
 
 
 class Request(types.SimpleNamespace):
-    def __init__(self, request_id, tokens, params, computed=None, first=0):
-        ids = list(range(first, first + tokens))
-        super().__init__(request_id=request_id, num_prompt_tokens=tokens, prompt_token_ids=ids, kv_transfer_params=params, num_computed_tokens=tokens if computed is None else computed)
+    def __init__(self, request_id, tokens, params, computed=None, first=0, **more):
+        plain = {"prompt_embeds": None, "prompt_is_token_ids": None, "lora_request": None, "cache_salt": None, "mm_features": []}
+        super().__init__(**{**plain, "prompt_token_ids": list(range(first, first + tokens)), **more})
+        self.request_id, self.num_prompt_tokens, self.kv_transfer_params = request_id, tokens, params
+        self.num_computed_tokens = tokens if computed is None else computed
 
 
 ASK = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
@@ -267,7 +293,7 @@ class TestScheduler(unittest.TestCase):
 
     def scheduler(self, name, model="m", ranks=1, **config):
         s = Scheduler(Config("tcp/lo", **config), name, 16, lambda: self.now)
-        s.set_ranks([Rank(f"{name}{k}", [[0, 0, 1, 1]], model) for k in range(ranks)])
+        s.set_ranks([Rank(f"{name}{k}", [[0, 0, 1, 1]], {"dtype": model, "tp": str(ranks)}) for k in range(ranks)])
         return s
 
     def answer(self, tokens=40, blocks=(5, 6, 7), p=None):
@@ -279,7 +305,9 @@ class TestScheduler(unittest.TestCase):
     def test_hold(self):
         params = self.answer(blocks=(5, 6, 7, 8))
         self.assertEqual((params["do_remote_prefill"], params["do_remote_decode"], params["remote_block_ids"]), (True, False, [5, 6, 7]))
-        self.assertEqual(self.p.step({}).holds, [Hold(1, "a")])
+        self.assertEqual(self.p.step({}).holds, [Hold(1, "a", params["remote_key"])])
+        self.assertNotIn(self.answer()["remote_key"], (0, params["remote_key"]))
+        self.p.step({})
         self.assertEqual(self.p.step({}).holds, [])
         self.assertEqual(self.p.finished(Request("b", 40, dict(ASK)), [1], False), (False, None))
         self.assertEqual(self.p.finished(Request("b", 40, dict(ASK)), [], True), (False, None))
@@ -295,7 +323,7 @@ class TestScheduler(unittest.TestCase):
         step = self.d.step({})
         self.assertTrue(step.idle)
         (found,) = step.pulls
-        self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], 0))
+        self.assertEqual((found.request, found.hold, found.key, found.ours, found.theirs, found.checked), ("b", 1, r.kv_transfer_params["remote_key"], [11, 12, 13], [5, 6, 7], 0))
         self.assertEqual(found.peers, [pulls.Peer("P0", [[0, 0, 1, 1]])])
         self.assertEqual(self.d.matched(r, 0), (0, False))  # P's blocks are pulled once
         self.d.allocated(r, [11, 12, 13, 14], 0)
@@ -310,7 +338,7 @@ class TestScheduler(unittest.TestCase):
     def test_reported(self):
         """Once: when the transfer is over, or when the request has ended before that."""
         for over in ([], ["b"]):
-            r = Request("b", 40, {**self.answer(), "report_url": "http://proxy"})
+            r = Request("b", 40, {**self.answer(), "report_url": "http://localhost"})
             with unittest.mock.patch.object(report, "queue") as made, unittest.mock.patch.object(report, "_queue", None), unittest.mock.patch("threading.Thread"):
                 self.d.allocated(r, [11, 12, 13], self.d.matched(r, 0)[0])
                 self.d.transferred({}, over)
@@ -318,6 +346,20 @@ class TestScheduler(unittest.TestCase):
                 self.assertEqual(put.call_count, len(over))
                 self.d.finished(r, [11], not over)
             put.assert_called_once()
+
+    def test_report_elsewhere(self):
+        """A request does not send the engine to an address that its configuration lacks."""
+        self.d.config = Config.of({"rails": "cma", "allow": "10.0.0.1:8000"})
+        for url, goes in (("http://10.0.0.1:8000/x", True), ("http://10.0.0.1/x", False), ("http://169.254.169.254/latest", False), ("file:///etc/hostname", False)):
+            self.d.warned = False
+            r = Request("b", 40, {**self.answer(), "report_url": url})
+            if goes:
+                self.d.allocated(r, [11, 12, 13], self.d.matched(r, 0)[0])
+            else:
+                with self.assertLogs("vllm.kvferry", "WARNING") as logged:
+                    self.d.allocated(r, [11, 12, 13], self.d.matched(r, 0)[0])
+                self.assertIn(f"report_url '{url}'", logged.output[0])
+            self.assertEqual(self.d.reports["b"].url, url if goes else "")
 
     def test_handed_on(self):
         """A request that has its KV from a P, and that another D will have, is held as any."""
@@ -364,15 +406,18 @@ class TestScheduler(unittest.TestCase):
 
     def test_wrong(self):
         for p, params, text in (
-            (self.scheduler("P", model="other"), {}, "not of the kind of D's"),
+            (self.scheduler("P", model="other"), {}, "not of the kind of D's: dtype is 'other' at P and 'm' at D"),
             (self.scheduler("P", ranks=2), {}, "P has 2 tensor-parallel ranks and D 1"),
             (self.p, {"remote_hold": None}, "no remote_hold: give D all that P has answered"),
             (self.p, {"remote_hold": "1"}, "are not what P has answered"),
+            (self.p, {"remote_key": "1"}, "are not what P has answered"),
+            (self.p, {"remote_kind": "m"}, "no fingerprint in common: give both the same kvferry"),
+            (self.p, {"remote_prompt": ""}, "no fingerprint in common"),
             (self.p, {"remote_block_ids": [5, 6]}, "are not what P has answered"),
             (self.p, {"remote_checked_blocks": True}, "are not what P has answered"),
             (self.p, {"remote_block_ids": [5, 6, -7]}, "are not what P has answered"),
             (self.p, {"remote_ranks": [["P0"]]}, "remote_ranks are not what P says"),
-            (self.p, {"remote_ranks": [{"advertisement": "P0", "planes": [[0, 0, 1, 2]]}]}, "not of the kind of D's"),
+            (self.p, {"remote_ranks": [{"advertisement": "P0", "planes": [[0, 0, 1, 2]]}]}, "have other layers than remote_kind"),
         ):
             r = Request("b", 40, {**self.answer(p=p), **params})
             with self.assertLogs("vllm.kvferry", "ERROR") as logged:
@@ -383,6 +428,16 @@ class TestScheduler(unittest.TestCase):
             self.d.finished(r, [1], True)
             self.d.finished(Request("c", 40, {**self.answer(p=p), **params}), [], False)
             self.assertEqual(self.d.step({}).pulls, [])
+
+    def test_blocks_of_others(self):
+        """P's blocks have other tokens, so that there are not as many: the log names that field all the same."""
+        p = Scheduler(Config("tcp/lo"), "P", 32)
+        p.set_ranks([Rank("P0", [[0, 0, 1, 1]], {"block_tokens": "32"})])
+        self.d.set_ranks([Rank("D0", [[0, 0, 1, 1]], {"block_tokens": "16"})])
+        r = Request("b", 40, self.answer(p=p))
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+            self.assertEqual(self.d.matched(r, 0), (0, False))
+        self.assertIn("block_tokens is '32' at P and '16' at D", logged.output[0])
 
     def test_chunks(self):
         """Blocks that a chunk of the prompt has changed are checked, and copied from a GPU; those of the prefix cache come with the first."""

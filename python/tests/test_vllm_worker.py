@@ -26,6 +26,7 @@ from kvferry.vllm.scheduler import Chunk, Step
 from kvferry.vllm.worker import Worker
 
 LAYERS, BLOCKS, PAGE, TOKENS = 3, 10, 1000, 16
+PROMPT = {"tokens": "its digest"}
 
 
 class Side:
@@ -35,7 +36,7 @@ class Side:
         self.worker = Worker(Config(rails, **config), name, 0, TOKENS)
         test.addCleanup(self.worker.close)
         self.blocks, self.page = blocks, page
-        self.worker.register(self.buffer())
+        self.worker.register(self.buffer(), {"weights": "w"})
         own = self.worker.own
         self.peer = Peer(own.advertisement, own.planes)
         self.sent, self.received, self.bad, self.parts, self.counts = set(), set(), set(), {}, stats.empty()
@@ -181,10 +182,10 @@ class TestWorkers(unittest.TestCase):
         self.assertEqual((self.d.worker.puller.pulls.states, self.d.worker.ledger.transfers), ({}, {}))
 
     def receive(self, request="d", blocks=(1, 2, 3), **more):
-        return Receive(request, "t", [self.p.peer], list(blocks), 0, 40, prompt="its digest", **more)
+        return Receive(request, "t", [self.p.peer], list(blocks), 0, 40, prompt=PROMPT, **more)
 
     def chunk(self, begin=0, end=40, blocks=(7, 6, 2)):
-        return Chunk("p", "t", begin, end, 40, list(blocks), "its digest")
+        return Chunk("p", "t", begin, end, 40, list(blocks), PROMPT)
 
     def test_push(self):
         """By layers, in two chunks, D first and P first, with checksums."""
@@ -215,9 +216,9 @@ class TestWorkers(unittest.TestCase):
         """D's blocks are in more runs than a message has room for."""
         self.sides(blocks=12000, page=16)
         ours, theirs = random.Random(1).sample(range(12000), 10000), range(10000)
-        self.p.step(Step(chunks=[Chunk("p", "t", 0, 160000, 160000, list(theirs))]))
+        self.p.step(Step(chunks=[Chunk("p", "t", 0, 160000, 160000, list(theirs), PROMPT)]))
         self.p.step(Step(over=[Over("p", "t", True, True)]))
-        self.d.step(Step(receives=[Receive("d", "t", [self.p.peer], ours, 0, 160000)]))
+        self.d.step(Step(receives=[Receive("d", "t", [self.p.peer], ours, 0, 160000, prompt=PROMPT)]))
         self.until(lambda: self.p.sent and self.d.received, "written")
         self.assertEqual(self.d.bad, set())
         self.assertTrue(self.same(ours, theirs))
@@ -286,11 +287,11 @@ class TestWorkers(unittest.TestCase):
         ps = [Side(self, f"P{k}", timeout=20.0, handoff="layerwise") for k in range(2)]
         ds = [Side(self, f"D{k}", timeout=20.0, handoff="layerwise") for k in range(2)]
         for i, p in enumerate(ps):
-            p.step(Step(holds=[Hold(1 + j, f"held{j}") for j in range(2)], chunks=[Chunk(f"p{j}", f"{i}{j}", 0, 32, 32, [2 * j, 2 * j + 1]) for j in range(2)]))
+            p.step(Step(holds=[Hold(1 + j, f"held{j}") for j in range(2)], chunks=[Chunk(f"p{j}", f"{i}{j}", 0, 32, 32, [2 * j, 2 * j + 1], PROMPT) for j in range(2)]))
             p.step(Step(over=[Over(f"p{j}", f"{i}{j}", True, True) for j in range(2)]))
         for j, d in enumerate(ds):
             pulls = [Pull(f"pull{i}", 1 + j, [p.peer], [i], [8 + j]) for i, p in enumerate(ps)]
-            d.step(Step(pulls=pulls, receives=[Receive(f"push{i}", f"{i}{j}", [p.peer], [4 + 2 * i, 5 + 2 * i], 0, 32) for i, p in enumerate(ps)]))
+            d.step(Step(pulls=pulls, receives=[Receive(f"push{i}", f"{i}{j}", [p.peer], [4 + 2 * i, 5 + 2 * i], 0, 32, prompt=PROMPT) for i, p in enumerate(ps)]))
         deadline = time.monotonic() + 60
         while any(len(d.received) < 4 for d in ds) or any(len(p.sent) < 4 for p in ps):
             self.assertLess(time.monotonic(), deadline, [d.received for d in ds] + [p.sent for p in ps])
@@ -309,15 +310,53 @@ class TestWorkers(unittest.TestCase):
         target = stranger.connect(self.p.peer.advertisement.encode())
         no_text = [b'{"stop":%s,"token":1,"advertisement":%s,"answer":%s,"planes":[]}' % texts for texts in ((b"1", b'""', b'""'), (b'"t"', b"1", b'""'), (b'"t"', b'""', b"1"))]
         too_many = b'{"want":"t","token":1,"advertisement":"","answer":"","planes":[],"at":0,"of":9,"blocks":[[0,1000000000000,1]]}'
-        for data in (b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b'{"release":"x"}', too_many, *no_text):
+        negative = too_many.replace(b"[0,1000000000000,1]", b"[0,9,1],[0,2000000,1],[0,-2000000,1]")
+        part = too_many.replace(b"[[0,1000000000000,1]]", b"[[0,1,1]]")
+        endless = part.replace(b'"of":9', b'"of":1000000000000'), part.replace(b"[[0,1,1]]", b"[]"), part.replace(b'"at":0', b'"at":-1')
+        no_key = b'{"release":1}', b'{"release":1,"key":-1}', b'{"release":"x","key":1}'
+        messages = b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b"[" * 50000, too_many, negative, *endless, *no_key, *no_text
+        for data in messages:
             stranger.submit(target, kvferry.WRITE, [], message=data)
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
-            self.until(lambda: len(logged.output) == 10, "logged")
-        self.assertEqual((self.p.worker.pusher.pushes.wants, self.p.worker.holds.early), ({}, set()))
+            self.until(lambda: len(logged.output) == len(messages), "logged")
+        self.assertEqual((self.p.worker.pusher.pushes.wants, self.p.worker.holds.early, self.p.worker.pusher.joined.parts), ({}, {}, {}))
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
             self.d.step(Step(receives=[self.receive(blocks=[1, 2])]))
             self.until(lambda: self.d.received, "over")
         self.assertIn("D has other layers or blocks than P", logged.output[0])
+
+    def test_counted_up(self):
+        """A stranger ends no hold and no transfer of others by numbers that come next."""
+        self.sides(lease=600.0)
+        stranger = kvferry.Engine("127.0.0.1:0")
+        self.addCleanup(stranger.close)
+        p, d = (stranger.connect(side.peer.advertisement.encode()) for side in (self.p, self.d))
+        self.p.step(Step(holds=[Hold(1, "p", 1 << 40)]))
+        self.d.step(Step(receives=[self.receive()]))
+        for n in range(5):
+            stranger.submit(p, kvferry.WRITE, [], message=b'{"release":%d,"key":%d}' % (n, n))
+            stranger.submit(d, kvferry.WRITE, [], message=b'{"part":%d,"index":0,"total":1}' % n)
+        self.until(lambda: len(self.p.worker.holds.early) == 3, "heard")
+        heard = []
+        self.d.worker.receiver.hear = lambda now, message, hear=self.d.worker.receiver.hear: heard.append(message) or hear(now, message)
+        stranger.submit(d, kvferry.WRITE, [], message=b'{"part":0,"index":0,"total":1}')
+        self.until(lambda: heard, "heard")
+        self.assertEqual((self.p.sent, self.d.received), (set(), set()))
+        self.p.step(Step(chunks=[self.chunk()], holds=[Hold(2, "q", 1 << 41)]))
+        self.d.step(Step(pulls=[Pull("e", 1, [self.p.peer], [4], [8], key=1 << 40), Pull("f", 2, [self.p.peer], [5], [9], key=1 << 41)]))
+        self.until(lambda: self.p.sent >= {"p", "q"} and self.d.received == {"d", "e", "f"}, "taken")
+        self.assertTrue(self.d.bad == set() and self.same([1, 2, 3, 4, 5], [7, 6, 2, 8, 9]))
+
+    def test_patience(self):
+        """D says how long it waits. P keeps what it wants for as long as its own settings have, at most."""
+        self.sides(lease=30.0)
+        own = self.d.worker.own
+        for k, (timeout, kept) in enumerate(((5, 5), (1e15, 30), (float("nan"), 30), (-1, 30), (float("inf"), 30))):
+            for blocks, of in (([[0, 3, 1]], 3), ([[0, 1, 1]], 3)):
+                want = {"want": f"t{k}", "token": 10 * k + len(blocks[0]) + blocks[0][1], "advertisement": "a", "answer": "a", "planes": own.planes}
+                self.p.worker.pusher.hear(100.0, {**want, "blocks": blocks, "at": 0, "of": of, "tokens": 40, "timeout": timeout})
+            self.assertEqual(self.p.worker.pusher.pushes.wants[f"t{k}"][1], 100.0 + kept)
+            self.assertEqual([parts.until for parts in self.p.worker.pusher.joined.parts.values()][-1], 100.0 + kept)
 
     def test_push_never(self):
         """P never gets the request: D's blocks fail by the timeout, before which P is told to stop."""
@@ -369,7 +408,7 @@ class TestWorkers(unittest.TestCase):
         self.sides(timeout=3600.0)
         other = Side(self, "Q", timeout=20.0, handoff="layerwise")
         gone = self.receive(request="e", blocks=[4, 5, 6])
-        self.d.step(Step(receives=[gone, Receive("d", "t", [other.peer], [1, 2, 3], 0, 40, prompt="its digest")]))
+        self.d.step(Step(receives=[gone, Receive("d", "t", [other.peer], [1, 2, 3], 0, 40, prompt=PROMPT)]))
         self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
         self.p.worker.close()
         with self.assertLogs("vllm.kvferry", "ERROR"), unittest.mock.patch.multiple("kvferry.vllm.receiver", SAY=0.2, HEARD=0.1):

@@ -4,7 +4,8 @@
   change  id, block                   a bit of each layer in a request's block is changed; answered by "changed"
   free    -                           answered by "free": blocks, and vLLM's kvferry metrics, when it is at rest
 
-The first line may have options, further arguments of LLM.
+A generate may also have lora (name, number and folder of an adapter), salt, prompt_logprobs, and embeds, a seed of embeddings that
+take the place of the tokens. The first line may have options, further arguments of LLM.
 """
 
 import pathlib
@@ -22,6 +23,31 @@ class Instance(driver.Instance):
         made = vllm.LLM
         vllm.LLM = lambda *args, **options: made(*args, **{**options, **spec.get("options", {})})
         super().__init__(spec, say)
+
+    def generate(self, order):
+        add = self.engine.add_request
+
+        def added(name, prompt, params, **more):
+            if "lora" in order:
+                from vllm.lora.request import LoRARequest
+
+                more["lora_request"] = LoRARequest(*order["lora"])
+            if "salt" in order:
+                prompt["cache_salt"] = order["salt"]
+            if "embeds" in order:
+                import torch
+
+                drawn = torch.randn(len(order["tokens"]), 256, generator=torch.Generator().manual_seed(order["embeds"]))
+                prompt = {"prompt_embeds": drawn.to(self.llm.model_config.dtype)}
+            if "prompt_logprobs" in order:
+                params.prompt_logprobs, params.skip_reading_prefix_cache = order["prompt_logprobs"], True  # as SamplingParams does
+            return add(name, prompt, params, **more)
+
+        self.engine.add_request = added
+        try:
+            super().generate(order)
+        finally:
+            self.engine.add_request = add
 
     def abort(self, order):
         self.generate({**order, "max_tokens": 16})

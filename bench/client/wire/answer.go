@@ -27,6 +27,9 @@ type Handler interface {
 // that of a request, by a sixteenth of it: nobody has 64 KB of header to say.
 const maxHead = 64 << 10
 
+// maxEarly bounds the answers of status 1xx before the answer itself. net/http's client takes five.
+const maxEarly = 64
+
 var (
 	// ErrHeadTooLong is of an answer whose header does not end.
 	ErrHeadTooLong = fmt.Errorf("header of more than %d bytes", maxHead)
@@ -55,6 +58,7 @@ type answer struct {
 	line  []byte // of a head, or of a line, that has not ended
 	left  int64  // of the body, or of the chunk
 	last  bool   // the connection is not to be used again
+	early int    // answers of status 1xx so far
 }
 
 // feed takes what was read. over says that the answer ends with it.
@@ -109,6 +113,9 @@ func (a *answer) head(p []byte, at time.Duration, h Handler) (rest []byte, err e
 	}
 	a.line = a.line[:0]
 	if r.StatusCode/100 == 1 && r.StatusCode != http.StatusSwitchingProtocols {
+		if a.early++; a.early > maxEarly {
+			return nil, fmt.Errorf("%w: more than %d answers of status 1xx, and not the answer itself", ErrMalformed, maxEarly)
+		}
 		return rest, nil // 100 Continue, 103 Early Hints: the answer is still to come
 	}
 	a.last = r.Close
@@ -214,4 +221,4 @@ func (a *answer) closed() error {
 }
 
 // reset makes room for the next answer of a connection.
-func (a *answer) reset() { a.state, a.left, a.last, a.line = atHead, 0, false, a.line[:0] }
+func (a *answer) reset() { a.state, a.left, a.last, a.line, a.early = atHead, 0, false, a.line[:0], 0 }

@@ -28,6 +28,9 @@ type conn struct {
 	hasRested bool
 	unsent    []byte
 	answer    answer
+
+	left   uint32 // events that the last read did not serve to the end
+	queued bool   // in poller.more; the poller's own
 }
 
 // begin sends a request, as far as there is room for it; the poller does the rest. It
@@ -91,15 +94,18 @@ func (c *conn) write() error {
 	return nil
 }
 
-// served is told by the poller of events.
-func (c *conn) served(events uint32) {
+// served handles events, and those that an earlier call left. It reports whether the socket may have
+// more to read, which epoll does not report again: the poller then calls served once more.
+func (c *conn) served(events uint32) (more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	events |= c.left
+	c.left = 0
 	if c.fd < 0 {
-		return
+		return false
 	}
 	if !c.isUp && !c.connected(events) {
-		return
+		return false
 	}
 	if events&unix.EPOLLOUT != 0 && c.unsent != nil {
 		if err := c.write(); err != nil {
@@ -109,8 +115,11 @@ func (c *conn) served(events uint32) {
 		}
 	}
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		c.read(events)
+		if c.read(events) {
+			c.left = events &^ unix.EPOLLOUT
+		}
 	}
+	return c.left != 0
 }
 
 // connected tells up how the connecting went. It reports whether there is a connection.
@@ -130,37 +139,47 @@ func (c *conn) connected(events uint32) bool {
 	return c.isUp
 }
 
-// read reads all there is. A read that does not fill the buffer has emptied the socket, and
-// needs no other to say so, unless the connection's end stands behind it.
-func (c *conn) read(events uint32) {
+// maxReads bounds the reads of one connection in a row. A server that writes as fast as it is read
+// would otherwise keep the connection's lock, which whoever ends the request waits for, and the
+// poller from its other connections.
+const maxReads = 4
+
+// read reads what has arrived, and reports whether it stopped at maxReads before the socket was empty. A
+// read that does not fill the buffer has emptied the socket, and needs no other to say so, unless the
+// connection's end stands behind it.
+func (c *conn) read(events uint32) (more bool) {
 	p := c.poller
-	for c.fd >= 0 {
+	for reads := 0; c.fd >= 0; reads++ {
+		if reads == maxReads {
+			return true
+		}
 		n, late, err := p.receive(c.fd)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			return
+			return false
 		case err != nil:
 			c.end(os.NewSyscallError("recvmsg", err))
-			return
+			return false
 		case n == 0:
 			c.ended()
-			return
+			return false
 		case c.call == nil:
 			c.end(errExtra)
-			return
+			return false
 		}
 		over, err := c.answer.feed(p.buffer[:n], p.transport.cfg.Now(), late, c.call.handler)
 		switch {
 		case err != nil:
 			c.end(err)
-			return
+			return false
 		case over:
 			c.finish()
 		}
 		if n < readSize && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
-			return
+			return false
 		}
 	}
+	return false
 }
 
 // ended: the server has closed the connection.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,7 @@ type poller struct {
 	busy    bool          // so many in the one before
 	events  [batch]unix.EpollEvent
 	ready   [batch]*conn
+	more    []*conn // those that had more to read than they may in a row
 	buffer  []byte
 	control [64]byte // ancillary data of a read
 }
@@ -107,8 +109,14 @@ func (p *poller) poll() bool {
 			continue
 		case errno != 0:
 			panic(fmt.Sprintf("wire: epoll_wait: %v", errno)) // only of a descriptor that is none
-		case n == 0 && !p.busy:
+		case n == 0 && !p.busy && len(p.more) == 0:
 			return false
+		}
+		again := slices.Clone(p.more)
+		p.more = p.more[:0]
+		for _, c := range again {
+			c.queued = false
+			p.serve(c, 0)
 		}
 		p.mu.Lock()
 		for i := range n {
@@ -117,20 +125,28 @@ func (p *poller) poll() bool {
 		p.mu.Unlock()
 		for i := range n {
 			if c := p.ready[i]; c != nil { // else it was closed meanwhile
-				c.served(p.events[i].Events)
+				p.serve(c, p.events[i].Events)
 			}
 			p.ready[i] = nil
 		}
-		if n < batch && !p.isBusy(int(n)) {
+		if len(p.more) == 0 && n < batch && !p.isBusy(int(n)) {
 			return false // what has come since then makes the descriptor readable anew
 		}
 		runtime.Gosched()
-		if n < batch {
+		if len(p.more) == 0 && n < batch {
 			rest := unix.NsecToTimespec(nap.Nanoseconds())
 			_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&rest)), 0, 0) // a signal ends it, which does no harm
 		}
 	}
 	return true
+}
+
+// serve has a connection handle events, and keeps it in more if it did not read all.
+func (p *poller) serve(c *conn, events uint32) {
+	if c.served(events) && !c.queued {
+		c.queued = true
+		p.more = append(p.more, c)
+	}
 }
 
 // isBusy counts events, and reports whether there are so many that the poller had better nap.

@@ -13,10 +13,11 @@ Then it says "ready". Orders:
 An order is taken between two steps of vLLM, so that one may come while others are under way.
 "error" is the last event of one that cannot go on. Standard input's end ends it. What vLLM
 prints goes to standard error. vLLM is used as any program may: nothing of it is replaced, and
-what its scheduler has decided is looked at to know a request's blocks. Of kvferry a call is
-replaced for the one flip in KV that is still to come.
+what its scheduler has decided is looked at to know a request's blocks. Of kvferry two calls are
+replaced for the one flip in KV that is still to go.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -164,36 +165,45 @@ class Instance:
             yield layer, kv
 
     def flip(self, order):
-        """One bit in the first block of the first layer: a small value gets the highest exponent.
+        """One bit of a request's KV: a small value gets the highest exponent.
 
-        Where KV is still to come, it is flipped when kvferry says that it is there.
+        Before the request is there, the bit is changed on the wire: in the last batch that kvferry
+        writes to D, behind P's checksums. P's own KV is whole again when the batch has gone.
         """
-        request = self.names[order["id"]]
+        import torch
 
-        def now(block):
-            import torch
+        _, kv = next(self.kv())
 
-            _, kv = next(self.kv())
-            values = kv[block].view(-1)
-            first = int((values.abs() < 2).nonzero()[0])
-            values.view(torch.uint8)[(first + 1) * values.element_size() - 1] ^= 0x40
+        def changed(values):
+            at = (int((values.abs() < 2).nonzero()[0]) + 1) * values.element_size() - 1
+            values.view(torch.uint8)[at] ^= 0x40
             self.say(event="flipped", id=order["id"])
+            return values.view(torch.uint8)[at]
 
+        request = self.names.get(order["id"])
         if request in self.blocks:
-            now(self.blocks[request][0])
+            changed(kv[self.blocks[request][0]].view(-1))
             return
-        from kvferry import Engine
+        from kvferry import WRITE, Engine
 
-        receive = Engine.receive
+        submit, poll, under = Engine.submit, Engine.poll, {}
 
-        def received(*args, **kwargs):
-            messages = receive(*args, **kwargs)
-            if messages:
-                Engine.receive = receive
-                now(self.scheduler.kv_cache_manager.get_block_ids(request)[0][0])
-            return messages
+        def submitted(engine, target, op, ranges, **more):
+            if op == WRITE and json.loads(more["message"] or b"{}").get("total"):
+                Engine.submit = submit
+                memory = (ctypes.c_char * int(ranges[0]["length"])).from_address(int(ranges[0]["local"]))
+                under[more["user_data"]] = changed(torch.frombuffer(memory, dtype=kv.dtype))
+            return submit(engine, target, op, ranges, **more)
 
-        Engine.receive = received
+        def polled(engine):
+            completions = poll(engine)
+            for completion in completions:
+                if completion.user_data in under:
+                    Engine.poll = poll
+                    under.pop(completion.user_data).bitwise_xor_(0x40)
+            return completions
+
+        Engine.submit, Engine.poll = submitted, polled
 
     def digest(self, order):
         import torch

@@ -145,6 +145,42 @@ static void memfd(kvf_target target) {
 	munmap(mine, SIZE);
 }
 
+// taken_away: memory is checked when it is registered. What is protected or unmapped later fails the batches that touch
+// it, on either side, although the host has a SIGSEGV handler of its own.
+static void taken_away(kvf_target good) {
+	char *theirs = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	NEED(theirs != MAP_FAILED, "mmap");
+	kvf_memory m = {.struct_size = sizeof m, .address = theirs, .length = SIZE, .name = "taken"};
+	struct side taken = {.engine = there.engine, .memory = theirs};
+	CHECK(kvf_register(there.engine, &m, &taken.segment) == KVF_ERR_INVALID && strstr(kvf_error(), "read-only") && strstr(kvf_error(), "taken"), "read-only memory");
+	m.flags = KVF_PRIVATE;
+	CHECK(kvf_register(there.engine, &m, &taken.segment) == KVF_OK && kvf_deregister(there.engine, taken.segment) == KVF_OK, "read-only memory, private");
+	mprotect(theirs, SIZE, PROT_NONE);
+	CHECK(kvf_register(there.engine, &m, &taken.segment) == KVF_ERR_INVALID, "memory that must not be read");
+	mprotect(theirs, SIZE, PROT_READ | PROT_WRITE);
+	m.flags = 0;
+	NEED(kvf_register(there.engine, &m, &taken.segment) == KVF_OK, "register");
+	kvf_target target = connect_to(&here, &taken);
+	m = (kvf_memory){.struct_size = sizeof m, .address = theirs, .length = SIZE, .name = "mine", .flags = KVF_PRIVATE};
+	kvf_segment mine = 0;
+	NEED(kvf_register(here.engine, &m, &mine) == KVF_OK, "register");
+	mprotect(theirs, SIZE, PROT_NONE); // as unmapped, and nobody else maps there
+	for (int op = KVF_WRITE; op <= KVF_READ; op++) {
+		for (size_t length = 100; length <= SIZE / 4; length *= 1000) {
+			for (int local = 0; local < 2; local++) {
+				kvf_range r = {.local = local ? theirs : here.memory, .length = length};
+				NEED(kvf_submit(here.engine, local ? good : target, op, &r, 1, NULL, NULL) == KVF_OK, "submit");
+				struct pollfd p = {.fd = kvf_descriptor(here.engine), .events = POLLIN};
+				while (poll(&p, 1, 60000) < 0) {}
+				kvf_completion c;
+				CHECK(kvf_poll(here.engine, &c, sizeof c, 1) == 1 && c.code == KVF_ERR_SYSTEM && strstr(c.error, local ? "\"mine\"" : "\"taken\""), "op %d, %zu bytes, local %d: code %d: %s", op, length, local, c.code, c.error);
+			}
+		}
+	}
+	CHECK(kvf_deregister(here.engine, mine) == KVF_OK && kvf_deregister(there.engine, taken.segment) == KVF_OK, "deregister");
+	kvf_disconnect(here.engine, target);
+}
+
 static void messages(kvf_target target) {
 	char bytes[] = "done\0with it", got[64] = "";
 	kvf_range r = {.local = here.memory, .length = 100};
@@ -289,6 +325,7 @@ int main(void) {
 	kvf_target target = connect_to(&here, &there);
 	transfers(target, 1);
 	memfd(target);
+	taken_away(target);
 	messages(target);
 	errors(target);
 	threads(target);

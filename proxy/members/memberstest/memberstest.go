@@ -58,7 +58,8 @@ func Test(t *testing.T, in func(*testing.T, func(*testing.T)), make func(*testin
 // itself as the rules of a cluster ask for.
 func Node(id string, instance uint64) *proto.NodeInfo {
 	return &proto.NodeInfo{
-		Id: id, Instance: instance, Role: proto.Role_ROLE_NONDISAGG, GrpcAddr: "127.0.0.1:1", Model: "m",
+		Protocol: proto.Protocol,
+		Id:       id, Instance: instance, Role: proto.Role_ROLE_NONDISAGG, GrpcAddr: "127.0.0.1:1", Model: "m",
 		BlockTokens: 16, MaxModelLen: 1000, Vocab: 1000, Profile: "p", ProfileFingerprint: "f",
 	}
 }

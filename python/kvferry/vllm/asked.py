@@ -9,7 +9,7 @@ from . import layout
 from .config import LAYERWISE, PULL
 
 NEEDED = {
-    PULL: (("remote_ranks", "remote_model", "remote_hold", "remote_block_ids", "remote_num_tokens"), "give D all that P has answered"),
+    PULL: (("remote_ranks", "remote_kind", "remote_hold", "remote_key", "remote_block_ids", "remote_num_tokens"), "give D all that P has answered"),
     LAYERWISE: (("transfer_id", "remote_bootstrap_addr"), "give it to P and to D"),
 }
 """The fields that D cannot do without, beside do_remote_prefill, and where they come from."""
@@ -36,7 +36,7 @@ class Asked:
         """The name of the transfer that we write; empty where D reads."""
         return str(self.params["transfer_id"]) if self.goes == LAYERWISE else ""
 
-    def wrong(self, handoff: str, block_tokens: int) -> str:
+    def wrong(self, handoff: str) -> str:
         """What is wrong with what D was given, if something is; handoff is D's own."""
         params, (names, hint) = self.params, NEEDED[self.comes]
         if self.comes == LAYERWISE != handoff:
@@ -46,6 +46,6 @@ class Asked:
         if self.comes == LAYERWISE:
             return "" if isinstance(params["remote_bootstrap_addr"], str) else "remote_bootstrap_addr is no text"
         blocks, tokens = params["remote_block_ids"], params["remote_num_tokens"]
-        if not layout.naturals([tokens, params["remote_hold"], params.get("remote_checked_blocks", 0)]) or not layout.naturals(blocks) or len(blocks) != -(-tokens // block_tokens):
-            return "remote_block_ids, remote_num_tokens, remote_hold and remote_checked_blocks are not what P has answered"
+        if not layout.naturals([tokens, params["remote_hold"], params["remote_key"], params.get("remote_checked_blocks", 0)]) or not layout.naturals(blocks):
+            return "remote_block_ids, remote_num_tokens, remote_hold, remote_key and remote_checked_blocks are not what P has answered"
         return ""

@@ -15,8 +15,19 @@ MOST = 1 << 20
 FRESH = 1.0
 """Seconds for which what a P has said is not asked again. It changes when P is restarted."""
 
+ASKED = 64
+"""Maximum number of addresses asked at a time, each from a thread: every request can name another."""
+
 SECONDS = 5.0
 """That P may take to say it, or less where D's timeout is."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Refuses every redirect: Config.refuses has seen the first address only."""
+
+
+open_url = urllib.request.build_opener(_NoRedirects).open
 
 
 class Server:
@@ -69,6 +80,9 @@ class Client:
             if (known := self.known.get(address)) and now - known[0] < FRESH:
                 return known[1]
             if address not in self.asked:
+                if len(self.asked) >= ASKED:
+                    return f"{address}: {ASKED} others are asked, and have not answered"
+                self.known = {other: known for other, known in self.known.items() if now - known[0] < FRESH}
                 self.asked[address] = now
                 threading.Thread(target=self._ask, args=(address,), name="kvferry-bootstrap", daemon=True).start()
             elif now - self.asked[address] >= 2 * self.seconds:  # it bounds neither a name's look-up nor an answer that comes byte by byte
@@ -77,9 +91,7 @@ class Client:
 
     def _ask(self, address: str) -> None:
         try:
-            if not address.startswith(("http://", "https://")):
-                raise ValueError("a remote_bootstrap_addr begins with http:// or https://")
-            with urllib.request.urlopen(address, timeout=self.seconds) as answer:
+            with open_url(address, timeout=self.seconds) as answer:
                 found: dict[str, Any] | str = json.loads(answer.read(MOST))
             if not isinstance(found, dict):
                 raise ValueError("there is no P at this address")

@@ -16,6 +16,7 @@ from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, CircularBuffer
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
+from . import fingerprint
 from .config import LAYERWISE, Config
 from .ledger import Finished
 from .memory import Buffer
@@ -55,7 +56,7 @@ class KvferryConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer, parallel = self._kv_transfer_config, vllm_config.parallel_config
-        config = Config.of(transfer.kv_connector_extra_config, transfer.kv_role)
+        config = Config.of(transfer.kv_connector_extra_config, transfer.kv_role, parallel.data_parallel_index)
         for size, flag in (
             (parallel.pipeline_parallel_size, "--pipeline-parallel-size"),
             (parallel.decode_context_parallel_size, "--decode-context-parallel-size"),
@@ -147,7 +148,9 @@ class KvferryConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         assert self._worker
-        self._worker.register(Buffer.of(kv_caches, self._kv_cache_config.num_blocks, self._worker.config.gpu))
+        buffer = Buffer.of(kv_caches, self._kv_cache_config.num_blocks, self._worker.config.gpu)
+        spec = self._kv_cache_config.kv_cache_groups[0].kv_cache_spec
+        self._worker.register(buffer, fingerprint.instance(self._vllm_config, spec, buffer.layers))
 
     def get_handshake_metadata(self) -> KvferryHandshake | None:
         assert self._worker

@@ -4,6 +4,8 @@ A hold has a number, one more than the one before, and ends once: by D's release
 vLLM's again and hold other KV soon. So D has to know, when it has read the blocks, that the hold had not ended: it reads a word
 of `ended` after them. Word n % SLOTS has the highest number of a hold that has ended of those that share it.
 
+Numbers can be counted up by any peer, so a hold has a random key too, and a release without it does nothing.
+
 The state has no clock and calls nobody: step(now, ...) returns what follows.
 """
 
@@ -22,6 +24,7 @@ class Hold:
     number: int
     request: str
     """vLLM's id of the request, whose blocks are held."""
+    key: int = 0
 
 
 @dataclass
@@ -37,29 +40,32 @@ class Holds:
     def __init__(self, lease: float):
         self.lease = lease
         self.ended = array("Q", bytes(8 * SLOTS))
-        self.held: dict[int, tuple[str, float]] = {}  # by number: request and when its lease ends, in the order of both
-        self.early: set[int] = set()  # released, and not yet held: D was faster than vLLM's next step
+        self.held: dict[int, tuple[Hold, float]] = {}  # by number: and when its lease ends, in the order of both
+        self.early: dict[tuple[int, int], float] = {}  # released with this key, and not yet held, as D was faster than vLLM's next step: when that is forgotten
 
-    def step(self, now: float, begun: Iterable[Hold] = (), released: Iterable[int] = ()) -> Freed:
+    def step(self, now: float, begun: Iterable[Hold] = (), released: Iterable[tuple[int, int]] = ()) -> Freed:
         freed = Freed()
         for hold in begun:
-            self.held[hold.number] = hold.request, now + self.lease
-        for number in list(self.early):
+            self.held[hold.number] = hold, now + self.lease
+            if self.early.pop((hold.number, hold.key), None):
+                self._end(hold.number, freed)
+        for number, key in released:
             if number in self.held:
-                self.early.remove(number)
-                self._end(number, freed)
-        for number in released:
-            if number in self.held:
-                self._end(number, freed)
+                if self.held[number][0].key == key:
+                    self._end(number, freed)
             elif self.over(number):
                 freed.late += 1
             else:
-                self.early.add(number)
-        for number, (request, until) in list(self.held.items()):
+                self.early[number, key] = now + self.lease
+        for release, until in list(self.early.items()):
+            if until > now and len(self.early) <= SLOTS:
+                break
+            del self.early[release]
+        for number, (hold, until) in list(self.held.items()):
             if until > now:
                 break
             self._end(number, freed)
-            freed.expired.append(request)
+            freed.expired.append(hold.request)
         return freed
 
     def over(self, number: int) -> bool:
@@ -67,7 +73,7 @@ class Holds:
         return self.ended[number % SLOTS] >= number
 
     def _end(self, number: int, freed: Freed) -> None:
-        request, _ = self.held.pop(number)
+        hold, _ = self.held.pop(number)
         slot = number % SLOTS
         self.ended[slot] = max(self.ended[slot], number)
-        freed.requests.append(request)
+        freed.requests.append(hold.request)

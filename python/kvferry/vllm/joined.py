@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 Key = tuple[str, int]
 """Which Want of which D."""
 
+KEPT = 64
+"""Maximum number of Wants of which parts are kept: any peer can send some. The oldest is forgotten first."""
+
 
 @dataclass
 class _Parts:
@@ -27,6 +30,8 @@ class Joined:
             del self.parts[other]
         if len(blocks) == of:
             return blocks
+        if key not in self.parts and len(self.parts) >= KEPT:
+            del self.parts[next(iter(self.parts))]
         parts = self.parts.setdefault(key, _Parts(now + timeout))
         parts.blocks[at] = blocks
         if sum(map(len, parts.blocks.values())) < of:

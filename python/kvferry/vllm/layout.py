@@ -6,8 +6,6 @@ is short, since layers are at equal distances: Plane.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
@@ -29,12 +27,6 @@ class Layer:
     """From a block to the next."""
     page: int
     """Bytes of a block."""
-
-
-def model(layers: Sequence[Layer], block_tokens: int) -> str:
-    """What both sides' layers must have in common, as a short text: names, bytes and tokens of blocks."""
-    text = json.dumps([block_tokens, [[layer.name, layer.page] for layer in layers]])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def planes(layers: Sequence[Layer]) -> list[list[int]]:

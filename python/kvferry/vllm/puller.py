@@ -60,7 +60,7 @@ class Puller:
 
     def _release(self, release: pulls.Release) -> None:
         pull = release.pull
-        self.batches.say(pull.peers[self.rank].advertisement, {"release": pull.hold}, pull.request)
+        self.batches.say(pull.peers[self.rank].advertisement, {"release": pull.hold, "key": pull.key}, pull.request)
 
     def _cancel(self, cancel: pulls.Cancel) -> None:
         if batch := self.reading[cancel.pull.request]:

@@ -32,6 +32,8 @@ class Pull:
     theirs: list[int] = field(default_factory=list)
     checked: int = 0
     """Of how many of the blocks, from the first, P has checksums; it may be more than there are."""
+    key: int = 0
+    """Of the hold."""
 
 
 # What happens.

@@ -35,12 +35,20 @@ class Pusher:
     def hear(self, now: float, message: dict[str, Any]) -> None:
         """What D says of a transfer."""
         wanted, key, timeout = "want" in message, (message["answer"], message["token"]), message.get("timeout", 0.0)
-        runs = message.get("blocks", [])
-        if sum(count for _, count, _ in runs) > self.memory.buffer.blocks:
+        runs, most, patience = message.get("blocks", []), self.memory.buffer.blocks, max(self.config.timeout, self.config.lease)
+        counts = [count for _, count, _ in runs]
+        if not layout.naturals(counts) or 0 in counts:
+            raise ValueError("runs of blocks that have none")
+        if sum(counts) > most:
             raise ValueError("more blocks than P has")
+        if not 0 <= timeout <= patience:  # of the peer's seconds, so many as P has for its own
+            timeout = patience
         blocks = [first + k * step for first, count, step in runs for k in range(count)]
         if wanted:
-            blocks = self.joined.step(now, key, message["at"], blocks, message["of"], timeout)
+            at, of = message["at"], message["of"]
+            if not layout.naturals([at, of]) or of > most or of and not blocks:
+                raise ValueError("blocks of more than P has, or none of them")
+            blocks = self.joined.step(now, key, at, blocks, of, timeout)
             if blocks is None:
                 return
         want = pushes.Want(
@@ -53,7 +61,7 @@ class Pusher:
             message.get("first", 0),
             message.get("tokens", 0),
             timeout,
-            message.get("prompt", ""),
+            message.get("prompt", {}),
         )
         if not all(isinstance(text, str) for text in (want.transfer, want.advertisement, want.answer)):
             raise TypeError("what must be text is none")

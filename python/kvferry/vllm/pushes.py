@@ -10,7 +10,12 @@ The state has no clock and calls nobody: step(now, events) returns what is to be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterable, Sequence, Union
+from typing import Any, Iterable, Sequence, Union
+
+from .fingerprint import unlike
+
+KEPT = 1024
+"""Maximum number of remembered transfers without a request, of each kind: any peer can name some. The oldest are forgotten first."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class Want:
     """Of the prompt."""
     timeout: float = 0.0
     """Seconds that D waits."""
-    prompt: str = ""
-    """scheduler.digest of D's."""
+    prompt: dict[str, str] = field(default_factory=dict)
+    """fingerprint.prompt of D's."""
 
 
 # What happens.
@@ -49,7 +54,7 @@ class Ready:
     tokens: int
     total: int
     blocks: list[int]
-    prompt: str = ""
+    prompt: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class _Push:
     ready: list[int]  # tokens, by layer
     sent: list[int]  # blocks from the prompt's first, by layer
     total: int = 0  # tokens of the prompt
-    prompt: str = ""  # its digest
+    prompt: dict[str, str] = field(default_factory=dict)  # its fingerprint
     blocks: list[int] = field(default_factory=list)
     want: Want | None = None
     parts: int = 0
@@ -205,7 +210,7 @@ class Pushes:
             return [Say(want, True, self.gone[want.transfer][0])]
         push = self.pushes.get(want.transfer)
         if push is None:
-            self.wants[want.transfer] = want, now + want.timeout
+            _keep(self.wants, want.transfer, want, now + want.timeout)
             return []
         if push.want:
             return [Say(want, True, f"transfer {want.transfer!r} has another receiver: give each request a transfer_id of its own")]
@@ -217,7 +222,7 @@ class Pushes:
         self.wants.pop(want.transfer, None)
         if push is None or push.want and push.want.token != want.token:
             if push is None:
-                self.gone[want.transfer] = "D does not want it", now + self.lease
+                _keep(self.gone, want.transfer, "D does not want it", now + self.lease)
             return [Say(want, True, "nothing is written")]
         push.want, push.said = want, False
         push.ended = push.ended or "D wants no more"
@@ -237,7 +242,7 @@ class Pushes:
             return free
         if push is None:  # never computed
             reason = "P has ended the request without computing it"
-            self.gone[event.transfer] = reason, now + self.lease
+            _keep(self.gone, event.transfer, reason, now + self.lease)
             want = self.wants.pop(event.transfer, (None, 0.0))[0]
             return [*([Say(want, True, reason)] if want else []), *free]
         push.over, push.until = event, now + self.lease
@@ -252,8 +257,8 @@ class Pushes:
         if push.want and not push.ended:
             if push.want.tokens != push.total:
                 push.ended = f"P's prompt has {push.total} tokens and D's {push.want.tokens}"
-            elif push.want.prompt != push.prompt:
-                push.ended = "P's prompt has other tokens than D's: give each prompt a transfer_id of its own"
+            elif differ := unlike(push.prompt, push.want.prompt):
+                push.ended = f"P's prompt is another: {differ}: give each prompt a transfer_id of its own"
             else:
                 actions += self._writes(push, push.want)
                 push.under += len(actions)
@@ -265,7 +270,7 @@ class Pushes:
         if push.over:
             del self.pushes[transfer]
             if push.ended:
-                self.gone[transfer] = push.ended, now + self.lease
+                _keep(self.gone, transfer, push.ended, now + self.lease)
             if push.over.held:
                 actions.append(Free(push.request, push.expired))
         return actions
@@ -292,3 +297,9 @@ class Pushes:
             assert isinstance(last, Write)
             actions[-1] = Write(want, last.layers, last.ours, last.theirs, last.index, push.parts)
         return actions
+
+
+def _keep(kept: dict[str, tuple[Any, float]], transfer: str, what: Any, until: float) -> None:
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[transfer] = what, until

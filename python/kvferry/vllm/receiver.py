@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Any, Callable, Iterable
 
@@ -21,7 +22,7 @@ RUNS = 2000
 class Receiver:
     def __init__(self, config: Config, rank: int, batches: Batches, memory: Memory, ledger: Ledger):
         self.config, self.rank, self.batches, self.memory, self.ledger = config, rank, batches, memory, ledger
-        self.receives = receives.Receives(config.timeout, min(SAY, config.timeout / 4))
+        self.receives = receives.Receives(config.timeout, min(SAY, config.timeout / 4), lambda: secrets.randbits(61))
         self.told: dict[str, float] = {}  # requests that P knows of: since when
         self.asking: set[str] = set()  # advertisements of P that are asked whether they are there
 

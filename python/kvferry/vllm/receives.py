@@ -10,7 +10,7 @@ The state has no clock and calls nobody: step(now, events) returns what is to be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterable, Union
+from typing import Callable, Iterable, Union
 
 from .pulls import Aborted, Peer
 
@@ -31,8 +31,8 @@ class Receive:
     """Of the prompt."""
     checked: bool = False
     """Whether P has checksums of its blocks."""
-    prompt: str = ""
-    """scheduler.digest of it, that must be P's."""
+    prompt: dict[str, str] = field(default_factory=dict)
+    """fingerprint.prompt of it, that must be P's."""
 
 
 # What happens, beside Aborted.
@@ -120,11 +120,13 @@ class _State:
 
 
 class Receives:
-    def __init__(self, timeout: float, grace: float):
-        """timeout is how long a request may take, and grace its end, in which P says that it has stopped."""
+    def __init__(self, timeout: float, grace: float, draw: Callable[[], int] | None = None):
+        """timeout is how long a request may take, and grace its end, in which P says that it has stopped. draw makes tokens: who can
+        guess one can end another's request, and have vLLM take what is in its blocks for KV."""
         self.writing, self.grace = timeout - grace, grace
         self.states: dict[int, _State] = {}  # by token
         self.last = 0  # token
+        self.draw = draw or (lambda: self.last + 1)
 
     def step(self, now: float, events: Iterable[Event] = ()) -> list[Action]:
         actions: list[Action] = []
@@ -149,7 +151,7 @@ class Receives:
         return actions
 
     def _ask(self, now: float, receive: Receive) -> Action:
-        self.last += 1
+        self.last = self.draw()
         if not receive.blocks:
             return Stop(receive, self.last)
         self.states[self.last] = _State(receive, now + self.writing)

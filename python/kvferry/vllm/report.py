@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from .bootstrap import open_url
 from .log import log
 
 SECONDS = 5.0
@@ -79,9 +80,7 @@ def _post_all(reports: queue.Queue[tuple[str, bytes]]) -> None:
     while True:
         url, body = reports.get()
         try:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError("a report_url begins with http:// or https://")
             asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-            urllib.request.urlopen(asked, timeout=SECONDS).close()
+            open_url(asked, timeout=SECONDS).close()
         except Exception as e:  # whatever it is: the others are posted
             log.warning("the report of a transfer was not posted to %s: %s", url, e)

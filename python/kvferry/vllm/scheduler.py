@@ -5,13 +5,12 @@ What a request needs goes to the workers as a Step, with vLLM's next step.
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 import time
-from array import array
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
-from . import bootstrap, layout, report, stats
+from . import bootstrap, fingerprint, layout, report, stats
 from .asked import Asked
 from .config import LAYERWISE, Config
 from .holds import Hold
@@ -27,8 +26,8 @@ class Rank:
 
     advertisement: str
     planes: list[list[int]]
-    model: str
-    """layout.model."""
+    kind: dict[str, str]
+    """fingerprint.instance."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Chunk:
     """Tokens of the prompt."""
     blocks: list[int]
     """Of the prompt's first `end` tokens."""
-    prompt: str = ""
-    """digest of all of it, if P writes."""
+    prompt: dict[str, str] = field(default_factory=dict)
+    """fingerprint.prompt of all of it, if P writes."""
 
 
 @dataclass
@@ -67,7 +66,7 @@ class Step:
 class _Prefill:
     transfer: str
     total: int
-    prompt: str
+    prompt: dict[str, str]
     computed: int = 0
 
 
@@ -83,11 +82,13 @@ class Scheduler:
         self.reports: dict[str, report.Report] = {}  # of requests that have been transferred
         self.refused = 0  # requests, since counts was called
         self.found: dict[str, dict[str, Any]] = {}  # requests that P will write: what its bootstrap says
+        self.unwanted: list[Any] = []  # requests of which P is to be told that nothing is wanted, once its bootstrap has answered
+        self.warned = False  # of a report_url that is not allowed
         self.server: bootstrap.Server | None = None
         self.client = bootstrap.Client(config.timeout, clock)
 
     def set_ranks(self, ranks: list[Rank]) -> None:
-        self.ranks = ranks
+        self.ranks, self.kind = ranks, fingerprint.joined([rank.kind for rank in ranks])
         if self.config.bootstrap and self.config.handoff == LAYERWISE:
             self.server = bootstrap.Server(self.config.bootstrap, {**self._description(), "remote_checksums": self.config.checksums})
 
@@ -99,7 +100,7 @@ class Scheduler:
     def _description(self) -> dict[str, Any]:
         """What D has to know of this P."""
         return {
-            "remote_model": self.ranks[0].model,
+            "remote_kind": self.kind,
             "remote_ranks": [{"advertisement": rank.advertisement, "planes": rank.planes} for rank in self.ranks],
         }
 
@@ -133,7 +134,10 @@ class Scheduler:
         return (count, True) if count > 0 else (0, False)
 
     def _wrong(self, asked: Asked) -> str:
-        return asked.wrong(self.config.handoff, self.block_tokens)
+        wrong = asked.wrong(self.config.handoff)
+        if wrong or asked.comes != LAYERWISE:
+            return wrong
+        return self.config.refuses("remote_bootstrap_addr", asked.params["remote_bootstrap_addr"])
 
     def _unlike(self, remote: dict[str, Any]) -> str:
         """Why what P says of itself cannot be taken, if it cannot. It came over HTTP, from whoever sent it."""
@@ -142,16 +146,23 @@ class Scheduler:
             return "remote_ranks are not what P says"
         if len(ranks) != len(self.ranks):
             return f"P has {len(ranks)} tensor-parallel ranks and D {len(self.ranks)}: give both the same --tensor-parallel-size"
+        if unlike := fingerprint.unlike(remote.get("remote_kind"), self.kind):
+            return f"P's KV is not of the kind of D's: {unlike}"
         own = layout.layers(self.ranks[0].planes)
-        if remote.get("remote_model") != self.ranks[0].model or any(layout.layers(rank.get("planes")) != own for rank in ranks):
-            return "P's KV is not of the kind of D's: give both the same model, dtype, --block-size and --kv-cache-dtype"
-        return ""
+        return "remote_ranks have other layers than remote_kind" if any(layout.layers(rank.get("planes")) != own for rank in ranks) else ""
 
     def _other(self, request: Any, asked: Asked) -> str:
         """What is said if P has answered another prompt. Its hold is not ended here: who has that prompt may come."""
-        if asked.comes == LAYERWISE or digest(request, asked.params["remote_num_tokens"]) == asked.params.get("remote_prompt"):
-            return ""
-        return "P's prompt is another: give each prompt kv_transfer_params of its own"
+        if asked.comes == LAYERWISE:
+            return ""  # P compares them
+        tokens = asked.params["remote_num_tokens"]
+        if len(asked.params["remote_block_ids"]) != -(-tokens // self.block_tokens):
+            return "remote_block_ids and remote_num_tokens are not what P has answered"
+        unlike = fingerprint.unlike(asked.params.get("remote_prompt"), self._prompt(request, tokens))
+        return unlike and f"P's prompt is another: {unlike}: give each prompt kv_transfer_params of its own"
+
+    def _prompt(self, request: Any, tokens: int) -> dict[str, str]:
+        return fingerprint.prompt(request, tokens, self.engine_id)
 
     def _end(self, request: Any, asked: Asked) -> int:
         """How many tokens of a prompt P computes."""
@@ -161,7 +172,7 @@ class Scheduler:
         """A request has its blocks, and `external` tokens of them are P's."""
         asked = self._asked(request)
         if asked.goes:
-            self.prefills[request.request_id] = _Prefill(asked.transfer, request.num_prompt_tokens, digest(request) if asked.transfer else "")
+            self.prefills[request.request_id] = _Prefill(asked.transfer, request.num_prompt_tokens, self._prompt(request, request.num_prompt_tokens) if asked.transfer else {})
         if not asked.comes:
             return
         asked.params["do_remote_prefill"] = False  # once, also if it is scheduled again
@@ -176,23 +187,38 @@ class Scheduler:
 
     def _pull(self, request: Any, ours: list[int], theirs: list[int], checked: int) -> None:
         params = request.kv_transfer_params
-        self.next.pulls.append(Pull(request.request_id, params["remote_hold"], _peers(params), ours, theirs, checked))
+        self.next.pulls.append(Pull(request.request_id, params["remote_hold"], _peers(params), ours, theirs, checked, params["remote_key"]))
 
     def _receive(self, request: Any, blocks: list[int], first: int, tokens: int) -> None:
-        remote = self.found.pop(request.request_id)
+        remote = self.found.pop(request.request_id, None)
+        if remote is None:  # vLLM does not wait for KV of a request with prompt_logprobs, nor for one that is aborted
+            self.unwanted.append(request)
+            return
         transfer, checked = str(request.kv_transfer_params["transfer_id"]), bool(remote.get("remote_checksums"))
-        self.next.receives.append(Receive(request.request_id, transfer, _peers(remote), blocks, first, tokens, checked, digest(request)))
+        self.next.receives.append(Receive(request.request_id, transfer, _peers(remote), blocks, first, tokens, checked, self._prompt(request, request.num_prompt_tokens)))
 
     def _begin(self, request: Any, waiting: bool) -> None:
         """The report of a transfer that begins, and is over at once where nothing is waited for."""
         queue = self.clock() - self.arrived.pop(request.request_id, self.clock())
         url = str(request.kv_transfer_params.get("report_url") or "")
+        if url and (refused := self.config.refuses("report_url", url)):
+            if not self.warned:
+                log.warning("%s: %s: no such report is posted", request.request_id, refused)
+            url, self.warned = "", True
         made = self.reports[request.request_id] = report.Report(request.request_id, round(queue * 1e6), url)
         if not waiting:
             report.post(made)
 
     def step(self, computed: dict[str, int], preempted: Iterable[str] = ()) -> Step:
         """What the workers need for a step, after which so many tokens of these requests are computed."""
+        unwanted, self.unwanted = self.unwanted, []
+        for request in unwanted:
+            found = self.client.get(self.clock(), request.kv_transfer_params["remote_bootstrap_addr"])
+            if found is None:
+                self.unwanted.append(request)
+            elif isinstance(found, dict) and not self._unlike(found):
+                self.found[request.request_id] = found
+                self._receive(request, [], 0, 0)
         step, self.next = self.next, Step()
         step.idle, step.preempted = not computed, [request for request in preempted if request in self.prefills]
         for request, end in computed.items():
@@ -238,7 +264,8 @@ class Scheduler:
         if not answered or not blocks:
             return False, None
         self.hold += 1
-        self.next.holds.append(Hold(self.hold, request.request_id))
+        key = secrets.randbits(61)
+        self.next.holds.append(Hold(self.hold, request.request_id, key))
         tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         return True, {
             "do_remote_prefill": True,
@@ -247,8 +274,9 @@ class Scheduler:
             "remote_request_id": request.request_id,
             "remote_block_ids": list(blocks)[: -(-tokens // self.block_tokens)],
             "remote_num_tokens": tokens,
-            "remote_prompt": digest(request, tokens),
+            "remote_prompt": self._prompt(request, tokens),
             "remote_hold": self.hold,
+            "remote_key": key,
             "remote_checked_blocks": self._checked(request, tokens),
             **self._description(),
         }
@@ -256,9 +284,11 @@ class Scheduler:
     def _decline(self, request: Any, asked: Asked) -> None:
         """D has ended a request before it was scheduled: P need not wait for its lease."""
         asked.params["do_remote_prefill"] = False
-        if request.request_id in self.found:
+        if self._wrong(asked):
+            return
+        if asked.comes == LAYERWISE:
             self._receive(request, [], 0, 0)
-        elif asked.comes != LAYERWISE and not (self._wrong(asked) or self._unlike(asked.params)):
+        elif not (self._unlike(asked.params) or self._other(request, asked)):
             self._pull(request, [], [], 0)
 
     def _checked(self, request: Any, tokens: int) -> int:
@@ -266,13 +296,6 @@ class Scheduler:
         if not self.config.checksums:
             return 0
         return tokens // self.block_tokens if request.num_computed_tokens > tokens else -(-tokens // self.block_tokens)
-
-
-def digest(request: Any, tokens: int | None = None) -> str:
-    """Tells a prompt's first tokens, all of them for None, from others: a proxy may give D what P has answered for another. Empty if the prompt is no tokens."""
-    if request.prompt_token_ids is None:
-        return ""
-    return hashlib.sha256(array("q", request.prompt_token_ids[:tokens])).hexdigest()[:16]
 
 
 def _peers(remote: dict[str, Any]) -> list[Peer]:

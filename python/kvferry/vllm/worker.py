@@ -8,12 +8,11 @@ from typing import Any, Iterable
 
 import kvferry
 
-from . import pulls, receives
+from . import layout, pulls, receives
 from .batches import Batches
 from .config import LAYERWISE, Config
 from .device import Host
 from .holds import Holds
-from .layout import model
 from .ledger import Finished, Ledger
 from .log import log
 from .memory import Buffer, Memory
@@ -42,7 +41,8 @@ class Worker:
         self.device = Host()
         self.saved: set[int] = set()  # layers, of the step
 
-    def register(self, buffer: Buffer) -> None:
+    def register(self, buffer: Buffer, kind: dict[str, str]) -> None:
+        """kind is fingerprint.instance."""
         memory = self.memory = Memory(self.engine, buffer, self.holds.ended)
         self.device = buffer.device
         self.ledger.block_bytes = memory.block_bytes
@@ -50,7 +50,7 @@ class Worker:
         self.receiver = Receiver(self.config, self.rank, self.batches, memory, self.ledger)
         self.pusher = Pusher(self.config, self.batches, memory, self.ledger, self.block_tokens)
         self.layers = {layer.name: k for k, layer in enumerate(buffer.layers)}
-        self.own = Rank(memory.advertisement, memory.planes, model(buffer.layers, self.block_tokens))
+        self.own = Rank(memory.advertisement, memory.planes, kind)
 
     def before(self, step: Step) -> None:
         """A step begins: its requests' blocks may be written when this returns."""
@@ -124,7 +124,7 @@ class Worker:
         for message in messages:
             try:
                 self._hear(json.loads(message.data))
-            except (ValueError, KeyError, TypeError) as e:
+            except Exception as e:  # whatever it is: a peer must not end vLLM
                 log.error("a message of %s is not understood: %r: %.200r", message.sender, e, message.data)
         return True
 
@@ -132,7 +132,9 @@ class Worker:
         if not isinstance(message, dict):
             raise TypeError("no object")
         if "release" in message:
-            self._free(released=[message["release"]])
+            if not layout.naturals(release := [message["release"], message["key"]]):
+                raise TypeError("no number and key of a hold")
+            self._free(released=[tuple(release)])
         elif "part" in message or "ended" in message:
             self.receiver.hear(time.monotonic(), message)
         else:

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kvferry/connector"
+	"kvferry/kvcache"
+	"kvferry/kvtransfer"
+	"kvferry/proto"
+)
+
+// DefaultKVChecks finds what is wrong before a token drawn from it leaves, but for changes of a
+// decode node's memory while it decodes: these are found before the last token leaves.
+const DefaultKVChecks = "landing,hit,last"
+
+// kvChecks is Config.KVChecks, read.
+type kvChecks struct {
+	landing bool
+	connector.Checks
+}
+
+func parseKVChecks(list string) (k kvChecks, err error) {
+	if list == "none" {
+		return k, nil
+	}
+	for name := range strings.SplitSeq(list, ",") {
+		every, isEvery := strings.CutPrefix(name, "every=")
+		switch {
+		case name == "landing":
+			k.landing = true
+		case name == "hit":
+			k.Hit = true
+		case name == "first":
+			k.First = true
+		case name == "last":
+			k.Last = true
+		case isEvery:
+			if k.Every, err = strconv.Atoi(every); err != nil || k.Every < 1 {
+				return k, fmt.Errorf("%q: use a number of tokens of 1 or more: every=64", name)
+			}
+		default:
+			return k, fmt.Errorf("%q: use landing, hit, first, last, every=N, several with commas, or none", name)
+		}
+	}
+	return k, nil
+}
+
+// maxLent is how many legs' blocks are remembered whose KV went to other nodes.
+const maxLent = 1024
+
+// lent are blocks of which other nodes have a copy.
+type lent struct {
+	key   legKey
+	name  string
+	first int // index of refs[0] in the block table
+	refs  []kvcache.Ref
+}
+
+// lend remembers the blocks of a leg that another node reads, or gets written: it may find them
+// wrong when the leg has ended.
+func (w *worker) lend(l *live, first int, refs []kvcache.Ref) {
+	if len(w.lent) == maxLent {
+		w.lent = slices.Delete(w.lent, 0, maxLent/2)
+	}
+	w.lent = append(w.lent, lent{legKey{l.sess, l.sid}, l.name, first, slices.Clone(refs)})
+}
+
+// changed compares blocks with their digests at once, on the loop: something has gone wrong, and
+// nothing may be recycled meanwhile. Blocks that were are left out. A block that has changed
+// is evicted from the prefix cache, with those after it.
+func (w *worker) changed(name string, first int, refs []kvcache.Ref) (bad int, err error) {
+	g := w.cfg.Profile.KVGeometry
+	for i, ref := range refs {
+		if !w.pool.Current(ref) {
+			continue
+		}
+		_, e := w.slab.Verify(ref, first+i, 0, g.Layers+min(g.HiddenSize, 1))
+		if e == nil {
+			continue
+		}
+		if bad++; bad == 1 {
+			err = e
+			w.pool.Evict(refs[i:])
+		}
+		w.log.Error("a KV block has changed in this node's memory", "request", name, "err", e)
+	}
+	return bad, err
+}
+
+// doubted answers for the KV of a leg that came out wrong on another node. If it is still right
+// here, what moved it is to blame.
+func (w *worker) doubted(s *session, sid uint64, reason string) {
+	key := legKey{s, sid}
+	out := &proto.Failed{Id: sid, Code: proto.FailCode_FAIL_SOUND, Message: "its KV is as it was computed", Retryable: true}
+	for _, b := range w.lent {
+		if b.key != key {
+			continue
+		}
+		if bad, err := w.changed(b.name, b.first, b.refs); bad > 0 {
+			out.Code, out.Breakdown = proto.FailCode_FAIL_CHANGED, &proto.Breakdown{KvBlocksBad: uint32(bad)}
+			out.Message = fmt.Sprintf("request %s: %v: %v: %v", b.name, connector.ErrContent, connector.ErrChanged, err)
+		}
+	}
+	if out.Code == proto.FailCode_FAIL_SOUND {
+		w.kv.Blame(key, fmt.Errorf("%w: %s", connector.ErrContent, reason))
+	}
+	m := w.message(s)
+	m.Failed = append(m.Failed, out)
+}
+
+// wanted are the digests that came with a part of a leg's KV, from a block on; none if none did.
+func (l *live) wanted(part kvtransfer.Part, first int) (none kvtransfer.Digests) {
+	for _, d := range l.want[part] {
+		if d.Covers(first) {
+			return d
+		}
+	}
+	return none
+}
+
+// expect keeps the digests of a part, up to one for each of so many blocks.
+func (l *live) expect(part kvtransfer.Part, d kvtransfer.Digests, blocks int) {
+	if len(l.want[part]) >= blocks || l.wanted(part, d.First).Run > 0 {
+		return
+	}
+	if l.want == nil {
+		l.want = make(map[kvtransfer.Part][]kvtransfer.Digests)
+	}
+	l.want[part] = append(l.want[part], d)
+}
