@@ -71,6 +71,14 @@ func (s *nodes) series(series string) string {
 // owned is how many blocks went bad in the memory of decode and prefill nodes, and on the wire.
 func (s *nodes) owned() string { return s.series("kvferry:kv_bad_blocks_total") }
 
+// rounds is how often a test flips a bit of the same cluster.
+func rounds() int {
+	if testing.Short() {
+		return 2
+	}
+	return 5
+}
+
 // flip changes a bit of a node's block, in layer 1 of its V.
 func (s *nodes) flip(name string, id kvcache.BlockID) {
 	s.t.Helper()
@@ -123,7 +131,7 @@ func TestFlippedPrefillCache(t *testing.T) {
 				}, "prefill-0", "decode-0")
 				defer s.end()
 				s.expectAll(1, q, want)
-				for round := 1; round <= 5; round++ {
+				for round := 1; round <= rounds(); round++ {
 					s.flip("prefill-0", s.cached("prefill-0", q)[2].ID)
 					got, status := s.text(q.seed, q.length, q.tokens)
 					spoke := checks == "landing" && handofftest.PrefillSpeaks(hand)
@@ -169,7 +177,7 @@ func TestFlippedDecodeCache(t *testing.T) {
 			}, "prefill-0", "decode-0")
 			defer s.end()
 			s.expectAll(1, q, want)
-			for round := 1; round <= 5; round++ {
+			for round := 1; round <= rounds(); round++ {
 				s.flip("decode-0", s.cached("decode-0", q)[1].ID)
 				s.expectAll(3, q, want)
 				if owned := s.owned(); owned != fmt.Sprintf("%d 0 0", round) {
