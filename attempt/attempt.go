@@ -280,8 +280,8 @@ func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (Next, error) {
 	return a.done(), nil
 }
 
-// Finished is what a leg ends with that emits the last token. A node never ends an answer before
-// all that was asked for: who asks knows where the answer ends.
+// Finished ends the leg that emits the last token. It returns an error that wraps ErrBroken if the leg
+// has not said all tokens that it was asked for: a node never decides where an answer ends.
 func (a *Attempt) Finished(l handoff.Leg) (Next, error) {
 	if ours, err := a.hears(l, "Finished"); !ours {
 		return Wait, err

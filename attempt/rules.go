@@ -10,7 +10,7 @@ import (
 // This file holds what a node may say of a leg. Whatever else it says is an error that wraps
 // ErrBroken.
 
-// Limits are what the owner of an Attempt knows of its request and of the nodes.
+// Limits bounds what nodes may say of a request.
 type Limits struct {
 	Prompt      int    // tokens
 	BlockTokens int    // tokens in a block

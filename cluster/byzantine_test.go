@@ -9,9 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -41,10 +39,7 @@ func byzantineToken(sequence []uint32) uint32 {
 // and for each seed nodes of its own, of which one breaks the protocol in one step. Every request
 // gets its tokens before its time is over. KVFERRY_SEEDS=200 makes it that many seeds.
 func TestByzantineNodes(t *testing.T) {
-	seeds := uint64(10)
-	if n, err := strconv.ParseUint(os.Getenv("KVFERRY_SEEDS"), 10, 64); err == nil {
-		seeds = n
-	}
+	seeds := uint64(clocktest.Seeds(t, 10))
 	var longest time.Duration
 	broke, right := 0, 0
 	var mu sync.Mutex

@@ -163,13 +163,13 @@ func (x *mixed) client(i int) {
 	}
 }
 
-// A footprint is what a daemon holds when it has nothing to do.
+// A footprint records the memory, goroutines and files of an idle daemon.
 type footprint struct {
 	heap, goroutines int64
 	files            int
 }
 
-// holdings are those of the daemons that nobody kills.
+// holdings returns the footprints of the daemons that the test does not kill.
 func (x *mixed) holdings() map[string]footprint {
 	x.t.Helper()
 	x.http.CloseIdleConnections()

@@ -257,12 +257,9 @@ func (c *Core) submit(ev Submit) {
 	}
 	switch {
 	case ev.Reserve != 0 && !ev.Handoff.Running:
-		c.refuse(ev.ID, fmt.Errorf("reserve is %d: a %v leg of hand-off %q gets blocks for its prompt only", ev.Reserve, ev.Leg, ev.Handoff))
+		c.refuse(ev.ID, fmt.Errorf("%w: reserve is %d: a %v leg of hand-off %q gets blocks for its prompt only", ErrInvalid, ev.Reserve, ev.Leg, ev.Handoff))
 		return
-	case ev.Handoff.Running && ev.Leg != handoff.DecodeLeg:
-		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
-		return
-	case ev.Leg == handoff.PrefillLeg:
+	case ev.Leg == handoff.PrefillLeg && !ev.Handoff.Running:
 		req.MaxTokens, req.Keep = 1, ev.Handoff != handoff.None
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff.InStep:
 		req.KV = engine.Blocking

@@ -7,7 +7,7 @@ import (
 	"kvferry/handoff"
 )
 
-// This file is what becomes of the tokens that the scheduler emits.
+// This file passes on, or holds back, the tokens that the scheduler emits.
 
 // output passes a token on that is through the front end at out, and ends legs with their
 // last one.

@@ -164,7 +164,7 @@ func (x *pair) side(name string) *side {
 	return &side{x: x, name: name, core: core, pool: pool, legs: map[uint64]*leg{}, asks: map[uint64]uint64{}}
 }
 
-// checks are those of a request: of most seeds some, of a seventh none.
+// checks returns the checks of a request: some for most seeds, none for every seventh.
 func (x *pair) checks() Checks {
 	if x.seed%7 == 0 {
 		return Checks{}

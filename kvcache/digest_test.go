@@ -135,8 +135,8 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// BenchmarkDigest is what digests cost of the CPU, in seconds a GB of KV. write is what the
-// modelled GPU takes to write it; seal, of a block right after it was written; land, of the 16
+// BenchmarkDigest measures the CPU time of digests in seconds a GB of KV. write is the time that the
+// modelled GPU takes to write the KV; seal, of a block right after it was written; land, of the 16
 // blocks of a prompt of 256 tokens when a layer of all has been written; check, of bytes out
 // of memory.
 func BenchmarkDigest(b *testing.B) {

@@ -10,11 +10,11 @@ import (
 	"kvferry/transport"
 )
 
-// ErrChanged is of blocks whose bytes were those of their digest before, on this node.
+// ErrChanged is wrapped by the error for a block whose bytes matched their digest on this node before.
 var ErrChanged = errors.New("changed in this node's memory")
 
-// Digests are what a part of consecutive blocks of a sequence must come to, by the node that has
-// them: they travel beside the bytes, so that swapped, stale and torn blocks are found.
+// Digests holds digests of one part of consecutive blocks of a sequence, made by the node that sends the
+// blocks. They travel beside the bytes, so that swapped, stale and torn blocks are found.
 type Digests struct {
 	First  int      // index of the first block in the sequence's block table
 	Run    int      // blocks that each of Sums is of; the last may be of fewer
@@ -53,7 +53,7 @@ func digests(slab *kvcache.Slab, part Part, blocks []kvcache.Ref, first, tokens,
 	return d
 }
 
-// rows is how many rows of a block the sequence fills.
+// rows returns how many rows of a block the sequence fills.
 func (d *Digests) rows(index int, g kvcache.Geometry) int {
 	return min(d.Tokens-index*g.BlockTokens, g.BlockTokens)
 }

@@ -141,7 +141,7 @@ func (p Part) layer() int {
 	return p.Layer
 }
 
-// A Notice is what a Move that notifies sends with its last bytes.
+// A Notice announces a Move to the peer. It travels with the last bytes of the Move.
 type Notice struct {
 	Transfer uint64 // the grant's
 	Layer    int    // written by now, or AllLayers

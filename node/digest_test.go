@@ -68,10 +68,10 @@ func (s *nodes) series(series string) string {
 	return strings.Join(found, " ")
 }
 
-// owned is how many blocks went bad in the memory of decode and prefill nodes, and on the wire.
+// owned returns the numbers of blocks that went bad in the memory of decode and prefill nodes, and on the wire.
 func (s *nodes) owned() string { return s.series("kvferry:kv_bad_blocks_total") }
 
-// rounds is how often a test flips a bit of the same cluster.
+// rounds returns how often a test flips a bit of the same cluster.
 func rounds() int {
 	if testing.Short() {
 		return 2
@@ -191,6 +191,26 @@ func TestFlippedDecodeCache(t *testing.T) {
 	}
 }
 
+// startCorrupted starts a prefill and a decode node that compute. The rail of the node that moves the
+// KV, named mover, corrupts what it carries when told to.
+func startCorrupted(t *testing.T, hand, checks string) (s *nodes, mover string, rail *transporttest.Corrupter) {
+	mover = "decode-0"
+	if handofftest.DecodeFirst(hand) {
+		mover = "prefill-0"
+	}
+	s = startNodes(t, hand, func(c *Config) {
+		computed(c)
+		c.KVChecks = checks
+		if c.ID == mover {
+			c.decorate = func(r transport.Rail) transport.Rail {
+				rail = transporttest.Corrupt(r, 0)
+				return rail
+			}
+		}
+	}, "prefill-0", "decode-0")
+	return s, mover, rail
+}
+
 // TestFlippedOnTheWire: a bit that changes on its way is the wire's fault, and the rails' that
 // carried it.
 func TestFlippedOnTheWire(t *testing.T) {
@@ -198,20 +218,7 @@ func TestFlippedOnTheWire(t *testing.T) {
 	want := alone(t, []query{q})[0]
 	for _, hand := range handoff.Names() {
 		t.Run(hand, func(t *testing.T) {
-			mover := "decode-0"
-			if handofftest.DecodeFirst(hand) {
-				mover = "prefill-0"
-			}
-			var rail *transporttest.Corrupter
-			s := startNodes(t, hand, func(c *Config) {
-				computed(c)
-				if c.ID == mover {
-					c.decorate = func(r transport.Rail) transport.Rail {
-						rail = transporttest.Corrupt(r, 0)
-						return rail
-					}
-				}
-			}, "prefill-0", "decode-0")
+			s, mover, rail := startCorrupted(t, hand, DefaultKVChecks)
 			defer s.end()
 			s.expectAll(8, q, want) // many slices: the second that is flipped would be as many later
 			for round := int64(1); round <= 2; round++ {

@@ -10,11 +10,8 @@ import (
 	"kvferry/engine"
 	"kvferry/engine/enginetest"
 	"kvferry/handoff"
-	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 	"kvferry/proto"
-	"kvferry/transport"
-	"kvferry/transport/transporttest"
 )
 
 // These tests run nodes whose executor is not the modelled one: see computing.
@@ -171,21 +168,7 @@ func TestTornInTransit(t *testing.T) {
 	want := alone(t, []query{q})[0]
 	for _, hand := range handoff.Names() {
 		t.Run(hand, func(t *testing.T) {
-			mover := "decode-0"
-			if handofftest.DecodeFirst(hand) {
-				mover = "prefill-0"
-			}
-			var rail *transporttest.Corrupter
-			s := startNodes(t, hand, func(c *Config) {
-				computed(c)
-				c.KVChecks = "none"
-				if c.ID == mover {
-					c.decorate = func(r transport.Rail) transport.Rail {
-						rail = transporttest.Corrupt(r, 0)
-						return rail
-					}
-				}
-			}, "prefill-0", "decode-0")
+			s, _, rail := startCorrupted(t, hand, "none")
 			defer s.end()
 			if got, _ := s.text(q.seed, q.length, q.tokens); got != want {
 				t.Fatalf("%q, want %q", got, want)

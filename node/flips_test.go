@@ -40,7 +40,7 @@ type tamperer struct {
 	refs []kvcache.Ref                     // of the sequence that was computed last
 }
 
-// A point is where a step of a sequence is.
+// A point names a moment in the life of a sequence.
 type point struct {
 	before, after bool // the step is about to be computed, or has been
 	prompt        bool // it computes the prompt
@@ -91,7 +91,7 @@ func (x *tamperer) bit(rng *rand.Rand, refs []kvcache.Ref, tokens, layer int) {
 	x.slab.Layer(refs[token/g.BlockTokens].ID, layer)[at] ^= 1 << rng.IntN(8)
 }
 
-// An outcome is what became of a request whose KV was flipped.
+// An outcome records how a request ended whose KV was flipped.
 type outcome struct {
 	right, wrong bool // it ended well
 	tokens       int  // before it ended with an error
@@ -125,7 +125,7 @@ func (s *nodes) stream(seed, length, n int) (o outcome) {
 	return o
 }
 
-// answerText is what nodes with TokensFromKV answer to complete.
+// answerText returns the answer of nodes with TokensFromKV to the request that complete sends.
 func answerText(g kvcache.Geometry, seed, length, n int) string {
 	const vocab = 151936
 	tok := openai.NewTokenizer(vocab)

@@ -48,7 +48,7 @@ func parseKVChecks(list string) (k kvChecks, err error) {
 	return k, nil
 }
 
-// maxLent is how many legs' blocks are remembered whose KV went to other nodes.
+// maxLent bounds how many legs are remembered whose KV went to other nodes.
 const maxLent = 1024
 
 // lent are blocks of which other nodes have a copy.

@@ -18,7 +18,7 @@ import (
 // the error that it would get.
 func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	if err := p.Ready(); err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 	}
 }
 

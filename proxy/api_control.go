@@ -15,7 +15,7 @@ import (
 // serveFlushCache is SGLang's /flush_cache: every node forgets its prefixes before it answers.
 func (p *Proxy) serveFlushCache(w http.ResponseWriter, r *http.Request) {
 	if n, err := p.flush(r.Context()); err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 	} else {
 		wire.Text(w, fmt.Sprintf("Cache flushed.\n%d nodes have forgotten their prefixes. Requests under way keep the blocks that they have.\n", n))
 	}
@@ -24,7 +24,7 @@ func (p *Proxy) serveFlushCache(w http.ResponseWriter, r *http.Request) {
 // serveResetPrefixCache is vLLM's /reset_prefix_cache, the same with an empty answer.
 func (p *Proxy) serveResetPrefixCache(w http.ResponseWriter, r *http.Request) {
 	if _, err := p.flush(r.Context()); err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 	}
 }
 

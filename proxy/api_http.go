@@ -198,7 +198,7 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 		if errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("%w: %w", errClientGone, err)
 		}
-		api = toAPIError(fmt.Errorf("request %s: %w", x.requestID, err))
+		api = wire.ErrorOf(fmt.Errorf("request %s: %w", x.requestID, err))
 	}
 	e2e := p.clock.Now() - x.accepted
 	for i := range x.flights {
@@ -256,7 +256,7 @@ func (f *flight) count(e2e time.Duration, err *openai.Error) {
 // requests that have ended, and is in the log at debug: a full queue may refuse a thousand a
 // second, and /metrics has their number.
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
-	api := toAPIError(err)
+	api := wire.ErrorOf(err)
 	if cluster, ok := p.cluster(); ok {
 		p.metrics.Model(p.servedName(cluster)).Refused(cmp.Or(api.Code, api.Type))
 	}

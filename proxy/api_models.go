@@ -15,7 +15,7 @@ import (
 func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 	// Clients wait for this list until it is there, and take an empty one for ready.
 	if err := p.Ready(); err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 		return
 	}
 	c, _ := p.nodes.info()
@@ -28,7 +28,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 // serveModel is GET /v1/models/{id}; ids may have slashes, as those of Hugging Face have.
 func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
 	if err := p.Ready(); err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 		return
 	}
 	c, _ := p.nodes.info()
@@ -47,7 +47,7 @@ func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
 
 func (p *Proxy) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 	if err := p.Ready(); err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 		return
 	}
 	c, _ := p.nodes.info()

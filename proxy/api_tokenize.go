@@ -41,7 +41,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 // does: without any, no vocabulary is known, and that is the answer.
 func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, body *wire.Body, ok bool) {
 	fail := func(err error) ([]uint32, members.Cluster, *wire.Body, bool) {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 		return nil, members.Cluster{}, nil, false
 	}
 	if cluster, ok = p.nodes.info(); !ok {

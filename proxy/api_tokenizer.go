@@ -22,13 +22,13 @@ func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 	} else {
 		cluster, ok := p.nodes.info()
 		if !ok {
-			wire.Error(w, toAPIError(p.nodes.wait(ended)))
+			wire.Error(w, wire.ErrorOf(p.nodes.wait(ended)))
 			return
 		}
 		files = openai.NewTokenizer(cluster.Vocab).Files(int(cluster.MaxModelLen))
 	}
 	if err := wire.TokenizerFile(timedWriter{p, w}, files, file); err != nil { // the system's; else the client has gone
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 	}
 }
 

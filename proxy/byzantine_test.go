@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +24,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"kvferry/clock"
+	"kvferry/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
@@ -34,7 +34,7 @@ import (
 	"kvferry/proxy/members"
 )
 
-// byzantineWithin is how long a request may take on nodes of which one breaks the protocol, in virtual
+// byzantineWithin bounds how long a request may take on nodes of which one breaks the protocol, in virtual
 // time, in which nothing else takes any: 2 s more than the progress deadline, which is 2 s and 3 steps
 // for what depends on no other node, and 15 s where a node says that it waits for another one. Where all
 // nodes of a role break it, that is for each of three attempts; and where none of them gets on, there is
@@ -50,13 +50,11 @@ const (
 // gets its tokens or a clear error, in time, and nothing is left of it.
 // KVFERRY_SEEDS=10000 makes it that many seeds.
 func TestByzantineNodes(t *testing.T) {
-	seeds := uint64(300)
+	n := 300
 	if testing.Short() {
-		seeds = 100
+		n = 100
 	}
-	if n, err := strconv.ParseUint(os.Getenv("KVFERRY_SEEDS"), 10, 64); err == nil {
-		seeds = n
-	}
+	seeds := uint64(clocktest.Seeds(t, n))
 	var sum byzantineTally
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) { byzantineRun(t, seed, &sum) })

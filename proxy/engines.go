@@ -62,7 +62,7 @@ func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	body, err := p.readBody(w, r)
 	if err != nil {
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 		return
 	}
 	defer body.Release()
@@ -72,7 +72,7 @@ func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := p.engines.PassOn(ctx, w, r, text, body.More); err != nil {
 		p.answerSoon(w) // the engine may have taken all the time that there was
-		wire.Error(w, toAPIError(err))
+		wire.Error(w, wire.ErrorOf(err))
 	}
 }
 

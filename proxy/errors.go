@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"kvferry/attempt"
-	"kvferry/proxy/openai"
-	"kvferry/proxy/wire"
 )
 
 // Causes a request can end for, as errors of the proxy's own. They are wrapped with the request, the leg and
@@ -24,6 +22,3 @@ var (
 	errStalled = errors.New("the node does not get on")
 	errOverdue = fmt.Errorf("%w: KV that is said to be written has not landed, or the end of an answer is not said", attempt.ErrBroken)
 )
-
-// toAPIError classifies what ended a request.
-func toAPIError(err error) *openai.Error { return wire.ErrorOf(err) }

@@ -22,7 +22,7 @@ type leg struct {
 	// owed: the node is to do something for this leg before anybody else. Guarded by
 	// node.mu.
 	owed bool
-	// due is when the node must have said more of this leg, 0 if that depends on other work.
+	// due is the deadline for the next message about this leg, 0 if that depends on other work.
 	// Guarded by node.mu.
 	due time.Duration
 	// computed is set once the node has nothing more to compute for this leg,

@@ -309,7 +309,7 @@ func (m *member) expect(l *leg, next bool) {
 	}
 }
 
-// patience is how long a node may take to check a leg's KV and to have it in a step, behind the
+// patience returns how long a node may take to check a leg's KV and to have it in a step, behind the
 // prompts that wait there. The caller holds mu.
 func (m *member) patience(l *leg) time.Duration {
 	const bytes = 100e6 // a second, that a busy machine checks

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"kvferry/attempt"
+	"kvferry/clock"
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/members"
+	"kvferry/proxy/metrics"
 )
 
 // TestVerdict: what a decode node found wrong is held against the wire, or the memory of the
@@ -167,5 +169,25 @@ func TestBothFoundIt(t *testing.T) {
 	f.inbox.addReport(changed)
 	if err := f.doubt(a, wrong, nil, fault); err != nil || a.doubted == nil {
 		t.Errorf("of the next batch: %v", err)
+	}
+}
+
+// TestFinishedWhileAsked: a leg that finishes while its node is asked about the KV stays known until
+// the node has answered.
+func TestFinishedWhileAsked(t *testing.T) {
+	m := newMember(t.Context(), members.Node{Info: &proto.NodeInfo{Id: "prefill-1"}, Incarnation: 1})
+	m.metrics, m.clock, m.up = metrics.New().Engine(testModel, "prefill-1"), clock.Precise(), true
+	l := &leg{inbox: newInbox(1)}
+	if err := m.submit(l, &proto.Submit{}); err != nil {
+		t.Fatal(err)
+	}
+	if !m.doubt(l, "wrong") {
+		t.Fatal("the node has no such leg")
+	}
+	if err := m.receive(&proto.FromNode{Finished: []*proto.Finished{{Id: l.id}}}); err != nil || m.legs[l.id] != l || l.inbox.has(func(report) bool { return true }) {
+		t.Errorf("a leg that owes an answer has finished: %v", err)
+	}
+	if err := m.receive(failMessage(l.id, proto.FailCode_FAIL_CHANGED, true)); err != nil || !l.inbox.has(l.ended) {
+		t.Errorf("the answer is not heard: %v", err)
 	}
 }

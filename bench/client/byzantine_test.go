@@ -3,14 +3,13 @@ package client
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"kvferry/bench/client/clienttest"
+	"kvferry/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
@@ -18,13 +17,7 @@ import (
 // TestByzantineServer: whatever a server does, each request ends with an error or with the right answer
 // soon after its timeout, memory stays bounded, and the same client asks the same server well afterwards.
 func TestByzantineServer(t *testing.T) {
-	seeds := 240
-	if text := os.Getenv("KVFERRY_SEEDS"); text != "" {
-		var err error
-		if seeds, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	seeds := clocktest.Seeds(t, 240)
 	before := memory()
 	room := make(chan bool, 8)
 	var all sync.WaitGroup
@@ -41,7 +34,7 @@ func TestByzantineServer(t *testing.T) {
 	}
 }
 
-// memory is what the heap has had of the system.
+// memory returns how many bytes of heap the system has given this process.
 func memory() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

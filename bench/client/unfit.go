@@ -46,6 +46,9 @@ func (h *hidden) Unwrap() error { return h.error }
 
 // hide returns a text of the server's without the keys that it was sent: some repeat them.
 func (c *Client) hide(text string) string {
+	if text == "" {
+		return "" // as the error of most records
+	}
 	for name, values := range c.cfg.header() {
 		for _, v := range values {
 			if key := strings.TrimPrefix(v, "Bearer "); len(key) > 3 && name != "Content-Type" && name != "User-Agent" {

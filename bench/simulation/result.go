@@ -369,8 +369,8 @@ func see(err error) string {
 	return ""
 }
 
-// adapterLoads, adapterSeconds and adapterSwitches are those of all nodes: loads into slots, how long steps
-// waited for them, and changes of the merged adapter.
+// adapterLoads, adapterSeconds and adapterSwitches sum over all nodes the loads into slots, the time that steps
+// waited for these, and the changes of the merged adapter.
 func (r *Result) adapterLoads() uint64 {
 	return total(r.Roles, func(k Role) uint64 { return k.AdapterLoads })
 }

@@ -114,7 +114,7 @@ func (m *Executor) Progress() uint64 { return m.written.Load() }
 // Close implements engine.Executor.
 func (m *Executor) Close() error { return m.timer.Close() }
 
-// A fill is what a step writes for one sequence: tokens [from, to), which lie in blocks
+// A fill describes the KV that a step writes for one sequence: tokens [from, to), which lie in blocks
 // [first, first+len(refs)).
 type fill struct {
 	content  *kvcache.Content
@@ -138,7 +138,7 @@ func (f *fill) write(slab *kvcache.Slab, i, layer int) {
 	}
 }
 
-// rows is how many rows of its i-th block have their KV then.
+// rows returns how many rows of the i-th block hold KV after the step.
 func (f *fill) rows(i, blockTokens int) int {
 	return min(min(f.to, f.content.Tokens())-(f.first+i)*blockTokens, blockTokens)
 }

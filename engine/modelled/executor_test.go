@@ -180,7 +180,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// holds reports whether src is what a layer of a block must be.
+// holds reports whether src equals the bytes that c requires of a layer of a block.
 func holds(c *kvcache.Content, src []byte, block, layer int) bool {
 	want := bytes.Clone(src)
 	c.Fill(want, block, layer)

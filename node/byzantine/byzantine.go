@@ -20,14 +20,14 @@ import (
 	"kvferry/proto"
 )
 
-// Vocab, BlockTokens and Blocks are those of all nodes here.
+// All nodes of this package report these sizes.
 const (
 	Vocab       = 151936
 	BlockTokens = 16
 	Blocks      = 1000
 )
 
-// A Wire is what KV moves over: it knows which transfers' blocks have been written.
+// A Wire stands for the network between nodes. It records which transfers' blocks have been written.
 type Wire struct {
 	mu     sync.Mutex
 	landed map[string]chan struct{}
@@ -59,7 +59,7 @@ func (w *Wire) write(node string, transfer uint64) {
 	}
 }
 
-// A Fault is how a node breaks the protocol.
+// A Fault describes how a node breaks the protocol.
 type Fault struct {
 	Kind string // "" for none: see Kinds
 	Seed uint64

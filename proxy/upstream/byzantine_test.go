@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"kvferry/clock"
+	"kvferry/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/upstream"
@@ -51,7 +52,7 @@ func (counts) Retried()                 {}
 // patience bounds an engine's silence.
 const patience = 30 * time.Second
 
-// An outcome is what became of a request.
+// An outcome records how a request ended.
 type outcome struct {
 	right, retried bool
 	err            error
@@ -99,7 +100,7 @@ func TestByzantine(t *testing.T) {
 	var mu sync.Mutex // for sum
 	ops := make(map[string]int)
 	only, _ := strconv.Atoi(os.Getenv("KVFERRY_SEED"))
-	for seed := range upstreamtest.Seeds(t, 150) {
+	for seed := range clocktest.Seeds(t, 150) {
 		if only > 0 && seed != only {
 			continue
 		}

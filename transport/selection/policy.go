@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Policy says how the slices of a batch are spread over the paths to its peer.
+// A Policy selects how the slices of a batch are spread over the paths to its peer.
 type Policy string
 
 const (

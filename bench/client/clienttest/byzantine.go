@@ -70,7 +70,7 @@ func (b *Byzantine) Kind(id string) string {
 // ByzantineText is the text of a right answer of n tokens.
 func ByzantineText(n int) string { return strings.Repeat(" tok", n) }
 
-// asked is what a request asks for.
+// asked holds the fields of a request body that shape the answer.
 type asked struct {
 	Stream      bool `json:"stream"`
 	MaxTokens   int  `json:"max_tokens"`
@@ -142,7 +142,7 @@ type way struct {
 // errOver ends a connection.
 var errOver = io.EOF
 
-// numbers are what stands where a number of tokens is expected.
+// numbers replace a count of tokens in an answer.
 var numbers = []string{"1000000000", "9223372036854775807", "-9223372036854775808", "-1", "1e400", "1e308", "1.5", `"8e9"`, "NaN", "null", "[]", "18446744073709551616", "99999999999999999999999", "0"}
 
 var ways = []way{
@@ -277,12 +277,12 @@ var ways = []way{
 // native reports whether the request came by SGLang's own API.
 func (x *exchange) native() bool { return strings.HasSuffix(x.path, "/generate") }
 
-// head is that of a streamed answer.
+// head returns the head of a streamed answer, with more header lines.
 func (x *exchange) head(more string) string {
 	return "HTTP/1.1 200 OK\r\n" + more + "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 }
 
-// events are those of a right answer, each as change makes it.
+// events returns the events of a right answer, each passed through change unless that is nil.
 func (x *exchange) events(change func(string) string) (events []string) {
 	for i := range x.tokens {
 		finish := "null"

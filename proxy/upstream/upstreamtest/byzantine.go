@@ -375,7 +375,7 @@ func (b *Byzantine) change(op string, all, before []step) (string, []step) {
 	return "", all
 }
 
-// wrongValues are what an answer has, and what it has in place of that.
+// wrongValues pairs a piece of an answer with a wrong piece that replaces it.
 var wrongValues = [][2]string{
 	{`"text":"`, `"text":7,"x":"`},
 	{`"content":"`, `"content":7,"x":"`},

@@ -4,26 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
-	"testing"
 )
 
-// Seeds is how many worlds are run: KVFERRY_SEEDS, or so many.
-func Seeds(t *testing.T, n int) int {
-	text := os.Getenv("KVFERRY_SEEDS")
-	if text == "" {
-		return n
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("KVFERRY_SEEDS: %v", err)
-	}
-	return n
-}
-
-// A Setting is what a seed says of a world: two engines of each role, of which one has faults.
+// A Setting describes the world of one seed: two engines of each role, of which one has faults.
 type Setting struct {
 	Seed           int
 	Mode           string // pull, layerwise, alone
@@ -50,7 +34,7 @@ func SettingOf(seed int) (Setting, *rand.Rand) {
 	return s, r
 }
 
-// Engines are those of a setting, by host.
+// Engines returns the engines of a setting by host.
 func (s Setting) Engines(r *rand.Rand) map[string]*Byzantine {
 	kv := &kvStore{has: make(map[string]string), news: make(chan struct{})}
 	all := make(map[string]*Byzantine)
