@@ -34,7 +34,7 @@ func (m *Imm) Asks() bool { return m.Source != 0 && m.Floor == math.MaxUint64 }
 
 const (
 	// immSpan is how many immediates of one engine may be outstanding: its
-	// peers remember as many, in 8 KiB.
+	// peers remember as many, in 8 KiB at most.
 	immSpan = 1 << 16
 	// maxSources is how many engines' immediates a target remembers. The one
 	// not heard of for longest is forgotten first: 4096 x 8 KiB = 32 MiB.
@@ -42,36 +42,56 @@ const (
 )
 
 // A span is the set of sequence numbers in [floor, floor+immSpan) that have
-// been seen; every number below floor has.
+// been seen; every number below floor has. An engine has few outstanding, and a
+// target may have met thousands of engines, so the bits grow with the number
+// that is farthest from the floor.
 type span struct {
 	floor uint64
-	bits  [immSpan / 64]uint64
+	bits  []uint64 // a ring: number n is bit n % width, a power of two
 }
 
+func (s *span) width() uint64 { return 64 * uint64(len(s.bits)) }
+
 func (s *span) at(seq uint64) (*uint64, uint64) {
-	i := seq % immSpan
+	i := seq & (s.width() - 1)
 	return &s.bits[i/64], 1 << (i % 64)
 }
 
 // add reports whether seq is new. A number beyond the span moves it.
 func (s *span) add(seq uint64) bool {
-	if seq < s.floor {
+	if s.has(seq) {
 		return false
 	}
 	if seq-s.floor >= immSpan {
 		s.raise(seq - immSpan + 1)
 	}
-	word, bit := s.at(seq)
-	if *word&bit != 0 {
-		return false
+	if seq-s.floor >= s.width() {
+		s.grow(seq)
 	}
+	word, bit := s.at(seq)
 	*word |= bit
 	return true
 }
 
+// grow makes room for seq.
+func (s *span) grow(seq uint64) {
+	old := *s
+	n := max(1, 2*len(s.bits))
+	for seq-s.floor >= 64*uint64(n) {
+		n *= 2
+	}
+	s.bits = make([]uint64, n)
+	for i := range old.width() {
+		if old.has(old.floor + i) {
+			word, bit := s.at(old.floor + i)
+			*word |= bit
+		}
+	}
+}
+
 // has reports whether a number has been seen, or is below the floor.
 func (s *span) has(seq uint64) bool {
-	if seq < s.floor || seq-s.floor >= immSpan {
+	if seq < s.floor || seq-s.floor >= s.width() {
 		return seq < s.floor
 	}
 	word, bit := s.at(seq)
@@ -83,8 +103,8 @@ func (s *span) raise(floor uint64) {
 	if floor <= s.floor {
 		return
 	}
-	if floor-s.floor >= immSpan {
-		clear(s.bits[:])
+	if floor-s.floor >= s.width() {
+		clear(s.bits)
 		s.floor = floor
 		return
 	}
@@ -96,13 +116,8 @@ func (s *span) raise(floor uint64) {
 
 // shrink raises floor over the numbers that have been seen.
 func (s *span) shrink() {
-	for {
-		word, bit := s.at(s.floor)
-		if *word&bit == 0 {
-			return
-		}
-		*word &^= bit
-		s.floor++
+	for s.has(s.floor) {
+		s.raise(s.floor + 1)
 	}
 }
 

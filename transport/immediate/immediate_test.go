@@ -37,8 +37,8 @@ func TestSpan(t *testing.T) {
 	}
 	// Far beyond the span the floor follows, and nothing old is new again.
 	far := next + 10*immSpan
-	if !w.add(far) || w.add(far) || w.add(next) || w.floor != far-immSpan+1 {
-		t.Errorf("floor %d after %d", w.floor, far)
+	if !w.add(far) || w.add(far) || w.add(next) || w.floor != far-immSpan+1 || w.width() != immSpan {
+		t.Errorf("floor %d and room for %d after %d", w.floor, w.width(), far)
 	}
 }
 
@@ -80,6 +80,11 @@ func TestInbox(t *testing.T) {
 	}
 	if len(b.sources) != maxSources {
 		t.Errorf("remembers %d sources", len(b.sources))
+	}
+	for id, s := range b.sources {
+		if len(s.seen.bits) > 1 {
+			t.Fatalf("source %d with one immediate takes %d words", id, len(s.seen.bits))
+		}
 	}
 	if _, kept := b.sources[maxSources+9]; !kept {
 		t.Error("the newest source was forgotten")
