@@ -15,7 +15,7 @@ import (
 //
 // A change of either is a new number in magic: versions that differ then refuse each other.
 const (
-	magic       = "kvferry-rdma/4\r\n"
+	magic       = "kvferry-rdma/5\r\n"
 	greetingLen = len(magic) + 16 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
 	maxLost     = connection.MaxLost // lost connections in a greeting
 )
@@ -61,7 +61,6 @@ func (g *greeting) append(b []byte) []byte {
 
 // readGreeting reads a stranger's greeting. It takes 309 bytes of memory at most, whatever
 // the greeting says.
-// readGreeting checks all that memory is made by before it makes any.
 func readGreeting(r io.Reader) (*greeting, error) {
 	b := make([]byte, greetingLen)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -113,6 +112,7 @@ func readGreeting(r io.Reader) (*greeting, error) {
 //	                 ◀─  resolved  the memory, or length -1: no such key
 //	                 ◀─  revoke    use it no more
 //	revoked key      ─▶           nothing of mine touches it any more
+//	                 ◀─  refused  a queue pair refused a request: your device will say which
 type frame struct {
 	typ    frameType
 	key    transport.Key
@@ -127,6 +127,7 @@ const (
 	frameResolved
 	frameRevoke
 	frameRevoked
+	frameRefused // about no key; the connection ends with it
 )
 
 const frameLen = 1 + 8 + 8 + 4 + 8
@@ -150,7 +151,7 @@ func readFrame(r io.Reader, f *frame) error {
 	f.key = transport.Key(le.Uint64(b[1:]))
 	f.memory = remoteMemory{le.Uint64(b[9:]), le.Uint32(b[17:])}
 	f.length = int64(le.Uint64(b[21:]))
-	if f.typ < frameResolve || f.typ > frameRevoked {
+	if f.typ < frameResolve || f.typ > frameRefused {
 		return fmt.Errorf("%w: frame of type %d", transport.ErrProtocol, f.typ)
 	}
 	if f.length < -1 {

@@ -41,6 +41,7 @@ type link struct {
 	drained  *sync.Cond // of mu: out has been taken, or err is set
 	err      error
 	gone     bool          // err is that the control connection ended; the device may know why
+	refuses  bool          // the peer's queue pair has refused a request: the device will say which
 	failedID uint64        // request whose failure err is
 	over     chan struct{} // closed when all is done
 }
@@ -251,6 +252,12 @@ func (l *link) read(h handler) {
 	var f frame
 	for {
 		err := readFrame(r, &f)
+		if err == nil && f.typ == frameRefused {
+			l.mu.Lock()
+			l.refuses = true
+			l.mu.Unlock()
+			continue
+		}
 		if err == nil {
 			err = h.frame(&f)
 			if err == nil {
@@ -302,7 +309,12 @@ func (l *link) poll(h handler) {
 			c := &buf[i]
 			if c.status != statusOK {
 				l.failedID = c.id
-				l.fail(l.refused(c, h))
+				err := l.refused(c, h)
+				if c.id&receiveID != 0 { // they fail when a request of the peer's was refused
+					_ = l.c.SetWriteDeadline(time.Now().Add(drainFor))
+					_, _ = l.c.Write((&frame{typ: frameRefused}).append(nil))
+				}
+				l.fail(err)
 				h.flushed(c)
 				for i++; i < n; i++ { // what came with it
 					l.ended(&buf[i], h)
@@ -321,7 +333,6 @@ func (l *link) poll(h handler) {
 	}
 }
 
-// refused is a completion that went badly, as an error that names the request.
 // refused is the error of a completion that went badly.
 func (l *link) refused(c *completion, h handler) error {
 	op := "receive"
@@ -348,7 +359,6 @@ const (
 	probeEvery = 32
 )
 
-// next is how long the next poll may spin.
 // next is how long the poll to come is to spin.
 func (s *spinner) next() time.Duration {
 	s.spun = s.score > 0
@@ -380,29 +390,36 @@ const noRequest = ^uint64(0)
 
 // drainFor bounds the wait for flushed requests. They come within microseconds;
 // what a device never says of them does not matter once its queue pairs are gone.
-const drainFor = 100 * time.Millisecond
+// refusedFor bounds the wait for a refusal that the peer has announced.
+const (
+	drainFor   = 100 * time.Millisecond
+	refusedFor = 2 * time.Second
+)
 
 // drain takes the completions that come once the queue pairs are in error, so
 // that what had been carried out before counts as such. A target whose queue pair
-// refuses a request may end the connection before the refusal is here: the device's
+// refuses a request ends the connection, maybe before the refusal is here: the device's
 // word on it counts more, and is waited for before the queue pairs are put in error.
 func (l *link) drain(h handler) {
 	l.mu.Lock()
-	gone := l.gone
+	gone, wait := l.gone, drainFor
+	if l.refuses {
+		wait = refusedFor
+	}
 	l.mu.Unlock()
-	if gone && !l.settle(h) {
+	if gone && !l.settle(h, wait) {
 		return
 	}
 	if l.pairs.fail() == nil {
-		l.settle(h)
+		l.settle(h, drainFor)
 	}
 }
 
 // settle takes completions until none is under way, for a while at most, or one was
 // not carried out. It is false if the device does not say.
-func (l *link) settle(h handler) bool {
+func (l *link) settle(h handler, most time.Duration) bool {
 	buf := make([]completion, 64)
-	for start := time.Now(); h.underWay() && time.Since(start) < drainFor; {
+	for start := time.Now(); h.underWay() && time.Since(start) < most; {
 		n, err := l.pairs.poll(buf, 0)
 		if err != nil {
 			return false
