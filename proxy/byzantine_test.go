@@ -29,9 +29,12 @@ import (
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/node/byzantine"
+	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/ahead"
 	"kvferry/proxy/chunks"
 	"kvferry/proxy/members"
+	"kvferry/proxy/migration"
 )
 
 // byzantineWithin bounds how long a request may take on nodes of which one breaks the protocol, in virtual
@@ -43,6 +46,7 @@ const (
 	byzantineWithin = 4*time.Second + 100*time.Millisecond
 	byzantineMute   = 17*time.Second + 100*time.Millisecond
 	byzantineGiven  = 60 * time.Second
+	byzantinePaced  = time.Second // what requests that migrate take more
 )
 
 // TestByzantineNodes has a proxy serve requests on nodes of which one, or all of a role, break the
@@ -63,7 +67,7 @@ func TestByzantineNodes(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds: %+v", seeds, sum)
-	if sum.Right == 0 || sum.Broke == 0 || sum.Errors == 0 || sum.Retried == 0 {
+	if sum.Right == 0 || sum.Broke == 0 || sum.Errors == 0 || sum.Retried == 0 || sum.Migrated == 0 || sum.Ahead == 0 {
 		t.Errorf("the runs met too little: %+v", sum)
 	}
 }
@@ -73,7 +77,7 @@ type byzantineTally struct {
 	Runs, Broke                     int // runs, and legs that broke the protocol
 	Requests, Right, Errors, Broken int // broken off after tokens
 	Timeouts                        int
-	Retried                         uint64
+	Retried, Migrated, Ahead        uint64
 	Longest                         time.Duration
 }
 
@@ -97,7 +101,14 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 		t.Fatal(err)
 	}
 	p.handoff, p.clock = h, clock.Std()
+	moves, pace := r.IntN(3) == 0, time.Duration(0)
+	if moves {
+		p.roster, pace = migration.New(placement.MigrationConfig{Policy: placement.Periodic}), 2*time.Millisecond
+	}
 	p.nodes = newNodes(p.ctx, p.cfg, p.clock, p.metrics)
+	if r.IntN(2) == 0 { // prompts go ahead
+		p.nodes.roundTrip = func(*ahead.Path) time.Duration { return 5 * time.Millisecond }
+	}
 
 	listeners := make(map[string]*bufconn.Listener)
 	p.nodes.dial = []grpc.DialOption{grpc.WithContextDialer(func(_ context.Context, addr string) (net.Conn, error) { return listeners[addr].Dial() })}
@@ -107,6 +118,9 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 	}
 	liar, all := roles[r.IntN(len(roles))], r.IntN(8) == 0
 	fault := byzantine.Fault{Kind: byzantine.Kinds[r.IntN(len(byzantine.Kinds))], Seed: r.Uint64(), Once: r.IntN(2) == 0}
+	if moves {
+		fault.After = r.IntN(4)
+	}
 	wire := &byzantine.Wire{}
 	var nodes []*byzantine.Node
 	var infos []*proto.NodeInfo
@@ -121,7 +135,7 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 			addr := fmt.Sprintf("127.0.0.1:%d", 1+len(infos))
 			n := byzantine.New(fmt.Sprintf("%s-%d", proto.RoleName(role), i), role, addr, wire, f, fakeToken)
 			n.Info.Instance = 0 // as nodes of before it
-			n.Info.Handoffs = nil
+			n.Info.Handoffs, n.Pace = nil, pace
 			listener := bufconn.Listen(1 << 16)
 			listeners[addr] = listener
 			s := grpc.NewServer()
@@ -131,6 +145,9 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 		}
 	}
 	background.Go(func() { p.nodes.run(members.NewList(infos...)) })
+	if moves {
+		background.Go(func() { byzantineMoves(p, rand.New(rand.NewPCG(seed, 31))) })
+	}
 	synctest.Wait()
 	if err := p.Ready(); err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
@@ -147,6 +164,9 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 			prompt[k] = fmt.Sprint(ids[k])
 		}
 		want, stream := 1+r.IntN(8), r.IntN(2) == 0
+		if moves {
+			want += r.IntN(60)
+		}
 		body := fmt.Sprintf(`{"prompt":[%s],"max_tokens":%d,"stream":%v,"timeout":%g}`, strings.Join(prompt, ","), want, stream, byzantineGiven.Seconds())
 		text := testTokenizer.Decode(fakeTokens(ids, want))
 		clients.Go(func() {
@@ -158,27 +178,32 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 			sum.Requests++
 			sum.Longest = max(sum.Longest, took)
 			within, broke := byzantineWithin, []string(nil)
+			if moves {
+				within += byzantinePaced
+			}
 			for _, n := range nodes {
 				n.Lock()
 				if broke = append(broke, n.Broke...); n.Mute {
-					within = byzantineMute
+					within = byzantineMute + byzantinePaced
 				}
 				n.Unlock()
 			}
-			if all {
+			// Requests that migrate may meet the same node in every attempt.
+			everywhere := all || moves && !fault.Once
+			if everywhere {
 				within *= 3
 			}
 			where := fmt.Sprintf("seed %d, %v, %q: %+v of %v, all %v: %s: %d after %v: %s", seed, h, body, fault, liar, all, broke, status, took, answer)
 			switch got, ended := byzantineText(t, answer, stream, status); {
-			case status == http.StatusGatewayTimeout && all && took == byzantineGiven:
+			case status == http.StatusGatewayTimeout && everywhere && took == byzantineGiven:
 				sum.Timeouts++
 			case took > within:
 				t.Error(where)
 			case status == http.StatusOK && ended && got == text:
 				sum.Right++
-			case status == http.StatusOK && !ended && strings.HasPrefix(text, got) && strings.Contains(answer, `"error"`) && all:
+			case status == http.StatusOK && !ended && strings.HasPrefix(text, got) && strings.Contains(answer, `"error"`) && everywhere:
 				sum.Broken++
-			case status >= 500 && strings.Contains(answer, fmt.Sprintf("req-%d", i)) && strings.Contains(answer, "-") && all:
+			case status >= 500 && strings.Contains(answer, fmt.Sprintf("req-%d", i)) && strings.Contains(answer, "-") && everywhere:
 				sum.Errors++
 			default:
 				t.Errorf("%s, want %q", where, text)
@@ -205,9 +230,11 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 		sum.Broke += len(n.Broke)
 	}
 	for line := range strings.Lines(byzantineGet(p, "/metrics")) {
-		if strings.HasPrefix(line, "kvferry:request_retries_total") {
-			n, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
-			sum.Retried += uint64(n)
+		for name, count := range map[string]*uint64{"kvferry:request_retries_total": &sum.Retried, "kvferry:migrations_total": &sum.Migrated, "kvferry:prompts_ahead_total": &sum.Ahead} {
+			if strings.HasPrefix(line, name) {
+				n, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+				*count += uint64(n)
+			}
 		}
 	}
 	p.stop(errors.New("over"))
@@ -216,6 +243,22 @@ func byzantineRun(t *testing.T, seed uint64, sum *byzantineTally) {
 	}
 	background.Wait()
 	_ = p.httpListener.Close()
+}
+
+// byzantineMoves has requests go to other nodes until the proxy stops.
+func byzantineMoves(p *Proxy, r *rand.Rand) {
+	tick := time.NewTicker(3 * time.Millisecond)
+	defer tick.Stop()
+	for p.ctx.Err() == nil {
+		<-tick.C
+		groups, blockTokens := p.nodes.generating()
+		for _, nodes := range groups {
+			if len(nodes) > 0 {
+				nodes[r.IntN(len(nodes))].InFlight += 100
+			}
+		}
+		p.roster.Step(groups, blockTokens)
+	}
 }
 
 // byzantineAsk asks the proxy without a socket.

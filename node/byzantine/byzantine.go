@@ -6,11 +6,13 @@ package byzantine
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -61,9 +63,10 @@ func (w *Wire) write(node string, transfer uint64) {
 
 // A Fault describes how a node breaks the protocol.
 type Fault struct {
-	Kind string // "" for none: see Kinds
-	Seed uint64
-	Once bool // in its first leg only
+	Kind  string // "" for none: see Kinds
+	Seed  uint64
+	Once  bool // one time only
+	After int  // the times that it could have broken it and did not
 }
 
 // Kinds are the ways to break the protocol.
@@ -74,13 +77,14 @@ type Node struct {
 	proto.UnimplementedWorkerServer
 	Info  *proto.NodeInfo
 	Token func(sequence []uint32) uint32 // that follows
+	Pace  time.Duration                  // how long it takes for a token of a leg that may migrate
 
 	wire  *Wire
 	fault Fault
 
 	sync.Mutex // guards what follows
 
-	legs  int      // so far
+	plans int      // so far
 	Broke []string // the legs that did
 	// Mute: a leg waits for KV, and says that it does, without having told where that goes.
 	Mute  bool
@@ -107,9 +111,18 @@ type step struct {
 	say   *proto.FromNode
 	await <-chan struct{} // in place of a message: until it is closed
 	check <-chan struct{} // likewise: the leg fails if it is not
-	id    uint64          // of that leg
 	write func()          // likewise
+	told  bool            // likewise: until the node is told more of the leg
 	end   bool            // likewise: the stream ends
+}
+
+// A leg is what a node carries of a request.
+type leg struct {
+	submit *proto.Submit
+	answer []uint32
+	at     int                // position in the answer of the token that it says next
+	over   bool               // it has said Finished
+	told   chan *proto.ToNode // Direct, Migrate, Resume or Continue
 }
 
 func (s *step) String() string {
@@ -120,6 +133,8 @@ func (s *step) String() string {
 		return "check"
 	case s.write != nil:
 		return "write"
+	case s.told:
+		return "told"
 	case s.end:
 		return "end"
 	}
@@ -136,10 +151,15 @@ func (n *Node) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.FromNod
 	defer all.Wait()
 	defer cancel()
 	var mu sync.Mutex
-	legs := make(map[uint64]context.CancelFunc)
+	type carried struct {
+		*leg
+		context.Context
+		stop context.CancelFunc
+	}
+	legs := make(map[uint64]carried)
 	defer func() {
-		for _, stop := range legs {
-			stop()
+		for _, l := range legs {
+			l.stop()
 		}
 	}()
 	send := func(m *proto.FromNode) {
@@ -162,6 +182,7 @@ func (n *Node) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.FromNod
 			}
 		}
 	}()
+	send(n.load(false))
 	for {
 		var m *proto.ToNode
 		select {
@@ -171,31 +192,95 @@ func (n *Node) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.FromNod
 		}
 		switch k := m.Kind.(type) {
 		case *proto.ToNode_Submit:
-			steps := n.steps(k.Submit)
-			leg, stop := context.WithCancel(ctx)
-			legs[k.Submit.Id] = stop
-			all.Go(func() { n.follow(leg, steps, send, cancel) })
+			l := carried{leg: &leg{submit: k.Submit, told: make(chan *proto.ToNode)}}
+			l.Context, l.stop = context.WithCancel(ctx)
+			legs[k.Submit.Id] = l
+			steps := n.plan(l.leg, n.honest(l.leg))
+			all.Go(func() {
+				defer l.stop()
+				n.follow(l, l.leg, steps, send, cancel)
+			})
 		case *proto.ToNode_Cancel:
-			if stop := legs[k.Cancel.Id]; stop != nil {
-				stop()
+			if l, known := legs[k.Cancel.Id]; known {
+				l.stop()
 			}
 			if k.Cancel.Doubt && n.fault.Kind == "" { // the others do not say
 				send(&proto.FromNode{Failed: []*proto.Failed{{Id: k.Cancel.Id, Code: proto.FailCode_FAIL_SOUND, Retryable: true}}})
+			}
+		default:
+			if l, known := legs[m.Leg]; known {
+				select {
+				case l.told <- m:
+				case <-l.Done():
+				}
 			}
 		}
 	}
 }
 
+// load returns a message that says that the node gets on, or that it waits for another one.
+func (n *Node) load(waits bool) *proto.FromNode {
+	n.Lock()
+	defer n.Unlock()
+	n.loads++
+	return &proto.FromNode{Load: &proto.Load{Seq: n.loads, Progress: n.loads, Waits: waits, Room: 100, KvBlocksTotal: Blocks}}
+}
+
+// heldFor is how long a prefill node waits for the destination of KV that it has.
+const heldFor = time.Second
+
 // follow goes through a leg's steps.
-func (n *Node) follow(ctx context.Context, steps []step, send func(*proto.FromNode), hangUp func()) {
-	load := func(waits bool) {
-		n.Lock()
-		n.loads++
-		m := &proto.FromNode{Load: &proto.Load{Seq: n.loads, Progress: n.loads, Waits: waits}}
-		n.Unlock()
-		send(m)
+func (n *Node) follow(ctx context.Context, l *leg, steps []step, send func(*proto.FromNode), hangUp func()) {
+	failed := func(code proto.FailCode, message string) {
+		send(&proto.FromNode{Failed: []*proto.Failed{{Id: l.submit.Id, Code: code, Message: message, Retryable: true}}})
 	}
-	for _, s := range steps {
+	for {
+		if len(steps) == 0 {
+			select {
+			case m := <-l.told:
+				steps = n.heard(l, m, steps)
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		s := steps[0]
+		var ready <-chan time.Time
+		wait := s.await
+		switch prefills := l.submit.Leg == proto.Leg_LEG_PREFILL; {
+		case s.told && prefills && l.submit.Kv != nil: // it was told meanwhile
+		case s.told && prefills:
+			wait, ready = make(chan struct{}), time.After(heldFor)
+		case s.told:
+			wait = make(chan struct{})
+		case s.say != nil && len(s.say.Ids) > 0 && l.submit.Movable:
+			ready = time.After(n.Pace)
+		}
+		if wait != nil {
+			send(n.load(true))
+		}
+		if wait != nil || ready != nil {
+			var m *proto.ToNode
+			select {
+			case m = <-l.told:
+			case <-wait:
+			case <-ready:
+				if s.told {
+					failed(proto.FailCode_FAIL_UNDIRECTED, "no destination")
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+			if wait != nil {
+				send(n.load(false))
+			}
+			if m != nil {
+				steps = n.heard(l, m, steps)
+				continue
+			}
+		}
+		steps = steps[1:]
 		switch {
 		case s.end:
 			hangUp()
@@ -205,35 +290,57 @@ func (n *Node) follow(ctx context.Context, steps []step, send func(*proto.FromNo
 			select {
 			case <-s.check:
 			default:
-				send(&proto.FromNode{Failed: []*proto.Failed{{Id: s.id, Code: proto.FailCode_FAIL_CONTENT, Message: "wrong KV", Retryable: true}}})
+				failed(proto.FailCode_FAIL_CONTENT, "wrong KV")
 				return
 			}
-		case s.await != nil:
-			load(true)
-			select {
-			case <-s.await:
-			case <-ctx.Done():
-				return
+		case s.say != nil:
+			l.over = l.over || len(s.say.Finished) > 0
+			if len(s.say.Ids) > 0 {
+				l.at = min(l.at+1, len(l.answer))
 			}
-			load(false)
-		default:
 			send(s.say)
 		}
 	}
 }
 
-// steps are a leg's, with the node's fault in them.
-func (n *Node) steps(s *proto.Submit) []step {
-	steps := n.honest(s)
+// heard returns the steps of a leg that are left when the node has been told something of it.
+func (n *Node) heard(l *leg, m *proto.ToNode, left []step) []step {
+	switch k := m.Kind.(type) {
+	case *proto.ToNode_Direct:
+		l.submit.Kv = k.Direct.Kv
+	case *proto.ToNode_Continue:
+		l.at = len(k.Continue.Tokens) / 4
+		return n.plan(l, append([]step{{check: n.wire.on(n.Info.Id, l.submit.Id)}}, n.rest(l)...))
+	case *proto.ToNode_Migrate:
+		to, known := k.Migrate.Kv, int(k.Migrate.Known)-len(l.submit.Prompt)/4
+		moved := &proto.Migrated{Id: l.submit.Id, TransferId: to.TransferId}
+		say := step{say: &proto.FromNode{Migrated: []*proto.Migrated{moved}}}
+		if l.over || l.at+1 >= len(l.answer) {
+			moved.Message = "it is nearly over"
+			return n.plan(l, append([]step{say}, left...))
+		}
+		l.at++
+		moved.Tokens = tokenBytes(l.answer[known:l.at]...)
+		return n.plan(l, []step{{write: func() { n.wire.write(to.NodeId, to.TransferId) }}, say})
+	case *proto.ToNode_Resume:
+		if !l.over {
+			return n.plan(l, n.rest(l))
+		}
+	}
+	return left
+}
+
+// plan returns the steps of a leg with the node's fault in them.
+func (n *Node) plan(l *leg, steps []step) []step {
 	n.Lock()
 	defer n.Unlock()
-	n.legs++
-	if n.fault.Kind == "" || n.fault.Once && n.legs > 1 {
+	n.plans++
+	if n.fault.Kind == "" || len(steps) == 0 || n.plans <= n.fault.After || n.fault.Once && n.plans > n.fault.After+1 {
 		return steps
 	}
 	r := rand.New(rand.NewPCG(n.fault.Seed, 7))
 	before := fmt.Sprint(pointers(steps))
-	steps = spoil(r, n.fault.Kind, steps, s)
+	steps = spoil(r, n.fault.Kind, steps, l.submit)
 	if after := fmt.Sprint(pointers(steps)); after != before {
 		for _, s := range steps {
 			if s.say != nil && len(s.say.Reserved) > 0 {
@@ -241,7 +348,7 @@ func (n *Node) steps(s *proto.Submit) []step {
 			}
 			n.Mute = n.Mute || s.await != nil
 		}
-		n.Broke = append(n.Broke, fmt.Sprintf("%v leg of %q: %s", s.Leg, s.Handoff, after))
+		n.Broke = append(n.Broke, fmt.Sprintf("%v leg of %q: %s", l.submit.Leg, l.submit.Handoff, after))
 	}
 	return steps
 }
@@ -263,61 +370,74 @@ func Tokens(token func([]uint32) uint32, prompt []uint32, n int) []uint32 {
 }
 
 // honest are the steps of a leg as the protocol has it.
-func (n *Node) honest(s *proto.Submit) (steps []step) {
+func (n *Node) honest(l *leg) (steps []step) {
+	s := l.submit
 	prompt := proto.TokenIDs(s.Prompt)
-	tokens := Tokens(n.Token, prompt, int(s.MaxTokens))
+	l.answer = Tokens(n.Token, prompt, int(s.MaxTokens))
 	var h handoff.Handoff
 	if i := slices.IndexFunc(handofftest.Every(), func(h handoff.Handoff) bool { return h.Name == s.Handoff }); i >= 0 {
 		h = handofftest.Every()[i]
 	}
-	kv := &proto.KVRef{NodeId: n.Info.Id, GrpcAddr: n.Info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
-	for i := range uint32((len(prompt) + BlockTokens - 1) / BlockTokens) {
+	tokens := len(prompt) + int(s.Reserve)
+	kv := &proto.KVRef{NodeId: n.Info.Id, GrpcAddr: n.Info.GrpcAddr, TransferId: s.Id, Tokens: uint32(tokens)}
+	for i := range uint32((tokens + BlockTokens - 1) / BlockTokens) {
 		kv.Blocks = append(kv.Blocks, &proto.Block{Index: i, Id: uint32(s.Id)%(Blocks/2) + i})
 	}
 	say := func(m *proto.FromNode) { steps = append(steps, step{say: m}) }
-	token := func(at int) {
-		say(&proto.FromNode{Ids: []uint64{s.Id}, Tokens: []uint32{tokens[at]}, Positions: []uint32{uint32(at)}})
-	}
-	finished := func() {
-		say(&proto.FromNode{Finished: []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH}}})
-	}
 	switch {
 	case s.Leg == proto.Leg_LEG_PREFILL && h != handoff.None:
+		if s.Ahead {
+			steps = append(steps, step{told: true})
+		}
 		if h.FirstToken == handoff.PrefillLeg {
-			token(0)
+			steps = append(steps, l.token(0))
 		}
 		out := &proto.Prefilled{Id: s.Id, Breakdown: &proto.Breakdown{PrefillUs: 1}}
 		if h.Offers(handoff.PrefillLeg) {
-			kv.FirstToken = tokens[0]
+			kv.FirstToken = l.answer[0]
 			out.Kv = kv
 			steps = append(steps, step{write: func() { n.wire.write(n.Info.Id, s.Id) }}) // into its own blocks
 		} else {
-			to := s.Kv
-			steps = append(steps, step{write: func() { n.wire.write(to.GetNodeId(), to.GetTransferId()) }})
+			steps = append(steps, step{write: func() { n.wire.write(s.Kv.GetNodeId(), s.Kv.GetTransferId()) }})
 		}
 		say(&proto.FromNode{Prefilled: []*proto.Prefilled{out}})
+		return steps
+	case s.Handoff == handoff.Migration.Name:
+		say(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: kv}}})
+		return append(steps, step{told: true})
 	case s.Leg == proto.Leg_LEG_DECODE:
 		if h.Offers(handoff.DecodeLeg) {
 			say(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: kv}}})
 			steps = append(steps, step{await: n.wire.on(n.Info.Id, s.Id)})
 		} else {
-			steps = append(steps, step{check: n.wire.on(s.Kv.GetNodeId(), s.Kv.GetTransferId()), id: s.Id})
+			steps = append(steps, step{check: n.wire.on(s.Kv.GetNodeId(), s.Kv.GetTransferId())})
 		}
-		first := 0
 		if h.FirstToken == handoff.PrefillLeg {
-			first = 1
+			l.at = 1
 		}
-		for at := first; at < len(tokens); at++ {
-			token(at)
-		}
-		finished()
-	default:
-		for at := range tokens {
-			token(at)
-		}
-		finished()
 	}
-	return steps
+	return append(steps, n.rest(l)...)
+}
+
+// tokenBytes are tokens as messages have them.
+func tokenBytes(tokens ...uint32) (b []byte) {
+	for _, t := range tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	return b
+}
+
+// token is the step that says a token of the answer.
+func (l *leg) token(at int) step {
+	return step{say: &proto.FromNode{Ids: []uint64{l.submit.Id}, Tokens: []uint32{l.answer[at]}, Positions: []uint32{uint32(at)}}}
+}
+
+// rest are the steps of a leg that generates from where it is.
+func (n *Node) rest(l *leg) (steps []step) {
+	for at := l.at; at < len(l.answer); at++ {
+		steps = append(steps, l.token(at))
+	}
+	return append(steps, step{say: &proto.FromNode{Finished: []*proto.Finished{{Id: l.submit.Id, Reason: proto.FinishReason_FINISH_LENGTH}}}})
 }
 
 // spoil breaks one of the steps.
@@ -431,6 +551,22 @@ func wrong(r *rand.Rand, m *proto.FromNode) {
 			p.Kv.FirstToken = math.MaxUint32
 		default:
 			offer(p.Kv)
+		}
+	case len(m.Migrated) > 0:
+		g := m.Migrated[0]
+		switch r.IntN(6) {
+		case 0:
+			g.Id = id(g.Id)
+		case 1:
+			g.TransferId = id(g.TransferId)
+		case 2:
+			g.Tokens = tokenBytes(Vocab + r.Uint32()>>1)
+		case 3:
+			g.Tokens = append(g.Tokens, make([]byte, 4<<r.IntN(12))...)
+		case 4:
+			g.Tokens = nil
+		case 5:
+			m.Migrated = append(m.Migrated, g)
 		}
 	case len(m.Finished) > 0:
 		if f := m.Finished[0]; r.IntN(2) == 0 {
