@@ -19,7 +19,7 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce mismatches clients vet format lint unit build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak flips bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
+.PHONY: help test test-roce mismatches clients vet format lint unit build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak flips flips-roce bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -99,7 +99,7 @@ CLIENTS ?=
 clients: ## other people's clients against a cluster, figures beside the server's (CLIENTS=all: vLLM's, guidellm ..., 12 GB more)
 	@KVFERRY_CLIENTS=$(CURDIR)/bin/.clients KVFERRY_CLIENT=$(CLIENTS) $(GO) test -count=1 -timeout 60m -v -run '^TestClients$$' ./cluster
 
-bench-roce rdma-tcp: export CGO_ENABLED = 1
+flips-roce bench-roce rdma-tcp: export CGO_ENABLED = 1
 
 bench-roce: build ## the RDMA rail beside perftest, on one emulated host
 	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
@@ -174,6 +174,12 @@ byzantine: ## nodes, engines and servers that break the protocol: 10,000 seeds o
 
 flips: ## flips bits of KV in each memory and on each kind of rail, FLIPS=100 requests each: what became of them, whom it blames
 	$(GO) test -count=1 -timeout 30m -v -run '^TestFlips$$' ./node -flips $(FLIPS)
+
+flips-roce: build ## the same on an RDMA rail, on one emulated host (after kvlab setup)
+	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
+	$(GO) test -c -o $$bin/node.test ./node; \
+	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 -- \
+		$$bin/node.test -test.run 'TestFlips/.*/rail_rdma' -test.v -flips $(FLIPS) -flips-rail rdma/rxe0
 
 fuzz: ## every fuzz target (FUZZTIME=20s each)
 	@set -e; for pkg in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \

@@ -28,7 +28,10 @@ import (
 	"kvferry/transport/transporttest"
 )
 
-var flips = flag.Int("flips", 3, "requests of each of TestFlips's cells")
+var (
+	flips     = flag.Int("flips", 3, "requests of each of TestFlips's cells")
+	flipsRail = flag.String("flips-rail", "", "a rail for TestFlips that not every machine has, like rdma/rxe0")
+)
 
 // A tamperer is an executor that flips bits of the KV that it computes with.
 type tamperer struct {
@@ -183,7 +186,7 @@ type cell struct {
 	owners []string // that may be blamed
 	early  bool     // before the decode node's first step, and after or without a token that the prefill node drew from it
 	lands  bool     // the check at the end of a transfer finds it, with digests or without, before it is used
-	rail   string   // default TCP
+	rail   string   // "": TCP, and nothing is flipped on it
 	cache  string   // role that has a prefix cache; each request is then asked twice, flipped in between
 	// flip flips a bit once, at one of the points that the tamperer of its node calls it at.
 	node string
@@ -236,7 +239,10 @@ func flipCells(hand string) []cell {
 	if h.InStep { // it does not look into the decode node's prefix cache
 		cells = slices.DeleteFunc(cells, func(c cell) bool { return c.name == "decode cache" })
 	}
-	for _, rail := range []string{DefaultRail, "cma", "shm"} {
+	for _, rail := range []string{DefaultRail, "cma", "shm", *flipsRail} {
+		if rail == "" {
+			continue
+		}
 		cells = append(cells, cell{name: "rail " + rail, owners: []string{"wire"}, early: true, lands: true, rail: rail})
 	}
 	return cells
