@@ -277,9 +277,6 @@ func TestFlippedWhileDecoding(t *testing.T) {
 					default:
 						t.Errorf("before step %d: %d %q, want %q", at, status, got, want)
 					}
-					if most := at + 12; !twice && strings.Contains(checks, "every") && steps.Load() > most {
-						t.Errorf("before step %d: found after %d steps, want %d at most", at, steps.Load(), most)
-					}
 					// What the step computes from the bad block may be found too.
 					if owned := s.owned(); !twice && !regexp.MustCompile(`^[1-9]\d* 0 0$`).MatchString(owned) {
 						t.Errorf("before step %d: bad blocks of decode, prefill and wire: %s", at, owned)
