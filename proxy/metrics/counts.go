@@ -119,16 +119,11 @@ func (h *Engine) Iteration(tokens int) { h.iterationTokens.Observe(float64(token
 
 // Load counts what a node did between two of its reports, whose counts do not go back.
 func (h *Engine) Load(old, l *proto.Load) {
-	h.preemptions.Add(float64(l.Preemptions - old.Preemptions))
-	h.prefixQueries.Add(float64(l.PrefixQueries - old.PrefixQueries))
-	h.prefixHits.Add(float64(l.PrefixHits - old.PrefixHits))
-	h.kvBytes.Add(float64(l.KvBytes - old.KvBytes))
-	h.blocksChecked.Add(float64(l.KvBlocksChecked - old.KvBlocksChecked))
-	h.blocksBad.Add(float64(l.KvBlocksBad - old.KvBlocksBad))
-	h.transfersFailed.Add(float64(l.KvTransfersFailed - old.KvTransfersFailed))
-	h.loraLoads.Add(float64(l.AdapterLoads - old.AdapterLoads))
-	h.loraLoading.Add(float64(l.AdapterLoadUs-old.AdapterLoadUs) / 1e6)
-	h.tiers.count(old, l)
+	for i, c := range loadCounts {
+		if h.counters[i] != nil {
+			h.counters[i].Add(float64(*c.of(l)-*c.of(old)) / c.unit)
+		}
+	}
 }
 
 // Migrated counts a request that went on on another node, after so many microseconds without a

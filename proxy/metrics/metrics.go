@@ -10,9 +10,9 @@
 package metrics
 
 import (
-	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,14 +24,14 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 
-	counters   map[string]*prometheus.CounterVec
+	counters   map[string]*prometheus.CounterVec // of modelCounters and loadCounts, by name
 	histograms map[string]*prometheus.HistogramVec
+	iterations *prometheus.HistogramVec
 	success    *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	badBlocks  *prometheus.CounterVec
 	stages     *prometheus.HistogramVec
-	tiers      tiers
 
 	mu      sync.Mutex // of what is below
 	models  map[string]*Model
@@ -68,11 +68,8 @@ type Model struct {
 
 // An Engine counts what one node does.
 type Engine struct {
-	preemptions, prefixQueries, prefixHits             prometheus.Counter
-	kvBytes, blocksChecked, blocksBad, transfersFailed prometheus.Counter
-	loraLoads, loraLoading                             prometheus.Counter
-	iterationTokens                                    prometheus.Observer
-	tiers                                              engineTiers
+	counters        []prometheus.Counter // as in loadCounts, nil for those that are no metrics
+	iterationTokens prometheus.Observer
 }
 
 // Stages of a request, as in proto.Breakdown, which says what each begins and ends with.
@@ -106,6 +103,49 @@ var (
 	stageBuckets  = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )
 
+// modelCounters are the counters of a Model that have no labels of their own.
+var modelCounters = []struct {
+	in         func(*Model) *prometheus.Counter
+	name, help string
+}{
+	{func(h *Model) *prometheus.Counter { return &h.promptTokens }, "vllm:prompt_tokens_total", "Prompt tokens of requests that ended well."},
+	{func(h *Model) *prometheus.Counter { return &h.promptTokensCached }, "vllm:prompt_tokens_cached_total", "Prompt tokens of these that were found in a prefix cache."},
+	{func(h *Model) *prometheus.Counter { return &h.generationTokens }, "vllm:generation_tokens_total", "Tokens generated and delivered."},
+	{func(h *Model) *prometheus.Counter { return &h.externalQueries }, "vllm:external_prefix_cache_queries_total", "Prompt tokens whose KV was asked of another node."},
+	{func(h *Model) *prometheus.Counter { return &h.externalHits }, "vllm:external_prefix_cache_hits_total", "Prompt tokens whose KV came from another node."},
+	{func(h *Model) *prometheus.Counter { return &h.migrations }, "kvferry:migrations_total", "Times that a running request went on on another node."},
+	{func(h *Model) *prometheus.Counter { return &h.notMigrated }, "kvferry:migrations_failed_total", "Times that one was to, and went on where it was."},
+	{func(h *Model) *prometheus.Counter { return &h.migratedBytes }, "kvferry:migrated_bytes_total", "KV bytes moved so that requests that ended well could go on on other nodes, also in vain."},
+	{func(h *Model) *prometheus.Counter { return &h.ahead }, "kvferry:prompts_ahead_total", "Prompts submitted before the decode node had said where their KV goes."},
+	{func(h *Model) *prometheus.Counter { return &h.undirected }, "kvferry:prompts_undirected_total", "Prompts of these that waited too long to be told, and were submitted again."},
+}
+
+// modelHistograms are the histograms of a Model but for the stages.
+var modelHistograms = []struct {
+	in         func(*Model) *prometheus.Observer
+	buckets    []float64
+	name, help string
+}{
+	{func(h *Model) *prometheus.Observer { return &h.ttft }, ttftBuckets, "vllm:time_to_first_token_seconds", "From the request's arrival to its first token at the proxy."},
+	{func(h *Model) *prometheus.Observer { return &h.itl }, itlBuckets, "vllm:inter_token_latency_seconds", "Between tokens of a request at the proxy."},
+	{func(h *Model) *prometheus.Observer { return &h.tpot }, itlBuckets, "vllm:request_time_per_output_token_seconds", "(last token - first token) / (tokens - 1) of a request."},
+	{func(h *Model) *prometheus.Observer { return &h.e2e }, latency, "vllm:e2e_request_latency_seconds", "From a request's arrival to its end."},
+	{func(h *Model) *prometheus.Observer { return &h.queue }, latency, "vllm:request_queue_time_seconds", "A request's time waiting for a scheduler."},
+	{func(h *Model) *prometheus.Observer { return &h.prefill }, latency, "vllm:request_prefill_time_seconds", "A request's time in prefill steps."},
+	{func(h *Model) *prometheus.Observer { return &h.decode }, latency, "vllm:request_decode_time_seconds", "From a request's first token to its last."},
+	{func(h *Model) *prometheus.Observer { return &h.inference }, latency, "vllm:request_inference_time_seconds", "Prefill and decode time of a request."},
+	{func(h *Model) *prometheus.Observer { return &h.pause }, itlBuckets, "kvferry:migration_pause_seconds", "From the last token of a request on one node to its first on the next."},
+	{func(h *Model) *prometheus.Observer { return &h.promptLength }, lengths, "vllm:request_prompt_tokens", "Prompt length."},
+	{func(h *Model) *prometheus.Observer { return &h.generationLength }, lengths, "vllm:request_generation_tokens", "Output length."},
+	{func(h *Model) *prometheus.Observer { return &h.maxGeneration }, lengths, "vllm:request_max_num_generation_tokens", "Longest output of a request's completions: the output length, as a request has one."},
+	{func(h *Model) *prometheus.Observer { return &h.maxTokens }, lengths, "vllm:request_params_max_tokens", "Output length asked for."},
+	{func(h *Model) *prometheus.Observer { return &h.completions }, completions, "vllm:request_params_n", "Completions asked for: 1, more are refused."},
+	{func(h *Model) *prometheus.Observer { return &h.nixlXfer }, nixlXferTimes, "vllm:nixl_xfer_time_seconds", "A request's KV from posted to delivered."},
+	{func(h *Model) *prometheus.Observer { return &h.nixlPost }, nixlPostTimes, "vllm:nixl_post_time_seconds", "A request's KV from ready to posted."},
+	{func(h *Model) *prometheus.Observer { return &h.nixlBytes }, nixlBytes, "vllm:nixl_bytes_transferred", "KV bytes of a request."},
+	{func(h *Model) *prometheus.Observer { return &h.nixlDescriptor }, nixlCounts, "vllm:nixl_num_descriptors", "KV blocks of a request."},
+}
+
 // New has counted nothing. It registers all metrics with a registry of its own, not
 // Prometheus' global one: several proxies of one process, as in tests, each have their
 // figures.
@@ -117,81 +157,34 @@ func New() *Metrics {
 		models:     make(map[string]*Model),
 		engines:    make(map[[2]string]*Engine),
 	}
-	labels := func(more ...string) []string { return append([]string{"model_name", "engine"}, more...) }
-	for name, help := range map[string]string{
-		"vllm:prompt_tokens_total":                 "Prompt tokens of requests that ended well.",
-		"vllm:prompt_tokens_cached_total":          "Prompt tokens of these that were found in a prefix cache.",
-		"vllm:generation_tokens_total":             "Tokens generated and delivered.",
-		"vllm:num_preemptions_total":               "Sequences the engine preempted.",
-		"vllm:prefix_cache_queries_total":          "Prompt tokens looked up in the engine's prefix cache.",
-		"vllm:prefix_cache_hits_total":             "Prompt tokens found there.",
-		"vllm:external_prefix_cache_queries_total": "Prompt tokens whose KV was asked of another node.",
-		"vllm:external_prefix_cache_hits_total":    "Prompt tokens whose KV came from another node.",
-		"vllm:nixl_num_failed_transfers_total":     "KV transfers of the engine that failed.",
-		"kvferry:kv_bytes_total":                   "KV bytes that the engine's transfers moved.",
-		"kvferry:kv_blocks_checked_total":          "KV blocks whose content was checked at the engine, their consumer.",
-		"kvferry:kv_blocks_bad_total":              "KV blocks that failed the check.",
-		"kvferry:lora_loads_total":                 "LoRA adapters that the engine loaded into slots.",
-		"kvferry:lora_load_seconds_total":          "Time that the engine's steps took more for that.",
-		"kvferry:migrations_total":                 "Times that a running request went on on another node.",
-		"kvferry:migrations_failed_total":          "Times that one was to, and went on where it was.",
-		"kvferry:migrated_bytes_total":             "KV bytes moved so that requests that ended well could go on on other nodes, also in vain.",
-		"kvferry:prompts_ahead_total":              "Prompts submitted before the decode node had said where their KV goes.",
-		"kvferry:prompts_undirected_total":         "Prompts of these that waited too long to be told, and were submitted again.",
-	} {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels())
-		m.counters[name] = v
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		m.registry.MustRegister(v)
+		return v
 	}
-	for _, h := range []struct {
-		name, help string
-		buckets    []float64
-	}{
-		{"vllm:time_to_first_token_seconds", "From the request's arrival to its first token at the proxy.", ttftBuckets},
-		{"vllm:inter_token_latency_seconds", "Between tokens of a request at the proxy.", itlBuckets},
-		{"vllm:request_time_per_output_token_seconds", "(last token - first token) / (tokens - 1) of a request.", itlBuckets},
-		{"vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", latency},
-		{"vllm:request_queue_time_seconds", "A request's time waiting for a scheduler.", latency},
-		{"vllm:request_prefill_time_seconds", "A request's time in prefill steps.", latency},
-		{"vllm:request_decode_time_seconds", "From a request's first token to its last.", latency},
-		{"vllm:request_inference_time_seconds", "Prefill and decode time of a request.", latency},
-		{"kvferry:migration_pause_seconds", "From the last token of a request on one node to its first on the next.", itlBuckets},
-		{"vllm:request_prompt_tokens", "Prompt length.", lengths},
-		{"vllm:request_generation_tokens", "Output length.", lengths},
-		{"vllm:request_max_num_generation_tokens", "Longest output of a request's completions: the output length, as a request has one.", lengths},
-		{"vllm:request_params_max_tokens", "Output length asked for.", lengths},
-		{"vllm:request_params_n", "Completions asked for: 1, more are refused.", completions},
-		{"vllm:iteration_tokens_total", "Tokens emitted by one engine iteration.", iterations},
-		{"vllm:nixl_xfer_time_seconds", "A request's KV from posted to delivered.", nixlXferTimes},
-		{"vllm:nixl_post_time_seconds", "A request's KV from ready to posted.", nixlPostTimes},
-		{"vllm:nixl_bytes_transferred", "KV bytes of a request.", nixlBytes},
-		{"vllm:nixl_num_descriptors", "KV blocks of a request.", nixlCounts},
-	} {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: h.name, Help: h.help, Buckets: h.buckets}, labels())
-		m.histograms[h.name] = v
+	histogram := func(name, help string, buckets []float64, label string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"model_name", label})
 		m.registry.MustRegister(v)
+		return v
 	}
-	m.success = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "vllm:request_success_total", Help: "Requests ended, by finish reason: length, stop, abort (by the client), error (of the server).",
-	}, labels("finished_reason"))
-	m.retries = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kvferry:request_retries_total", Help: "Times a request was placed again after a node failed it.",
-	}, []string{"model_name"})
-	m.failures = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kvferry:request_failures_total", Help: "Requests answered with an error, by its code.",
-	}, []string{"model_name", "code"})
-	m.badBlocks = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kvferry:kv_bad_blocks_total", Help: "KV blocks that went bad, by where: in the memory of a prefill or decode node, or on the wire.",
-	}, []string{"model_name", "owner"})
-	m.stages = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "kvferry:request_stage_seconds", Help: "Where a request's time went.", Buckets: stageBuckets,
-	}, []string{"model_name", "stage"})
-	m.tiers = newTiers(labels)
-	for _, v := range m.tiers.all() {
-		m.registry.MustRegister(v)
+	for _, c := range modelCounters {
+		m.counters[c.name] = counter(c.name, c.help, "model_name", "engine")
 	}
-	m.registry.MustRegister(m.success, m.retries, m.failures, m.badBlocks, m.stages,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, c := range loadCounts {
+		if c.name != "" && m.counters[c.name] == nil {
+			m.counters[c.name] = counter(c.name, c.help, append([]string{"model_name", "engine"}, strings.Fields(c.label)...)...)
+		}
+	}
+	for _, h := range modelHistograms {
+		m.histograms[h.name] = histogram(h.name, h.help, h.buckets, "engine")
+	}
+	m.iterations = histogram("vllm:iteration_tokens_total", "Tokens emitted by one engine iteration.", iterations, "engine")
+	m.stages = histogram("kvferry:request_stage_seconds", "Where a request's time went.", stageBuckets, "stage")
+	m.success = counter("vllm:request_success_total", "Requests ended, by finish reason: length, stop, abort (by the client), error (of the server).", "model_name", "engine", "finished_reason")
+	m.retries = counter("kvferry:request_retries_total", "Times a request was placed again after a node failed it.", "model_name")
+	m.failures = counter("kvferry:request_failures_total", "Requests answered with an error, by its code.", "model_name", "code")
+	m.badBlocks = counter("kvferry:kv_bad_blocks_total", "KV blocks that went bad, by where: in the memory of a prefill or decode node, or on the wire.", "model_name", "owner")
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -210,47 +203,21 @@ func (m *Metrics) Model(name string) *Model {
 	if h := m.models[name]; h != nil {
 		return h
 	}
-	c := func(metric string) prometheus.Counter { return m.counters[metric].WithLabelValues(name, wholeCluster) }
-	o := func(metric string) prometheus.Observer {
-		return m.histograms[metric].WithLabelValues(name, wholeCluster)
-	}
 	ended := func(reason string) prometheus.Counter { return m.success.WithLabelValues(name, wholeCluster, reason) }
 	h := &Model{
-		promptTokens:       c("vllm:prompt_tokens_total"),
-		promptTokensCached: c("vllm:prompt_tokens_cached_total"),
-		generationTokens:   c("vllm:generation_tokens_total"),
-		externalQueries:    c("vllm:external_prefix_cache_queries_total"),
-		externalHits:       c("vllm:external_prefix_cache_hits_total"),
-		retries:            m.retries.WithLabelValues(name),
-		ahead:              c("kvferry:prompts_ahead_total"),
-		undirected:         c("kvferry:prompts_undirected_total"),
-		migrations:         c("kvferry:migrations_total"),
-		notMigrated:        c("kvferry:migrations_failed_total"),
-		migratedBytes:      c("kvferry:migrated_bytes_total"),
-		pause:              o("kvferry:migration_pause_seconds"),
-		ttft:               o("vllm:time_to_first_token_seconds"),
-		itl:                o("vllm:inter_token_latency_seconds"),
-		tpot:               o("vllm:request_time_per_output_token_seconds"),
-		e2e:                o("vllm:e2e_request_latency_seconds"),
-		queue:              o("vllm:request_queue_time_seconds"),
-		prefill:            o("vllm:request_prefill_time_seconds"),
-		decode:             o("vllm:request_decode_time_seconds"),
-		inference:          o("vllm:request_inference_time_seconds"),
-		promptLength:       o("vllm:request_prompt_tokens"),
-		generationLength:   o("vllm:request_generation_tokens"),
-		maxGeneration:      o("vllm:request_max_num_generation_tokens"),
-		maxTokens:          o("vllm:request_params_max_tokens"),
-		completions:        o("vllm:request_params_n"),
-		nixlXfer:           o("vllm:nixl_xfer_time_seconds"),
-		nixlPost:           o("vllm:nixl_post_time_seconds"),
-		nixlBytes:          o("vllm:nixl_bytes_transferred"),
-		nixlDescriptor:     o("vllm:nixl_num_descriptors"),
-		length:             ended("length"),
-		stop:               ended("stop"),
-		abort:              ended("abort"),
-		broken:             ended("error"),
-		failures:           m.failures.MustCurryWith(prometheus.Labels{"model_name": name}),
-		badBlocks:          m.badBlocks.MustCurryWith(prometheus.Labels{"model_name": name}),
+		retries:   m.retries.WithLabelValues(name),
+		length:    ended("length"),
+		stop:      ended("stop"),
+		abort:     ended("abort"),
+		broken:    ended("error"),
+		failures:  m.failures.MustCurryWith(prometheus.Labels{"model_name": name}),
+		badBlocks: m.badBlocks.MustCurryWith(prometheus.Labels{"model_name": name}),
+	}
+	for _, c := range modelCounters {
+		*c.in(h) = m.counters[c.name].WithLabelValues(name, wholeCluster)
+	}
+	for _, o := range modelHistograms {
+		*o.in(h) = m.histograms[o.name].WithLabelValues(name, wholeCluster)
 	}
 	for _, owner := range []string{"prefill", "wire", "decode"} {
 		h.BadBlocks(owner, 0)
@@ -274,19 +241,11 @@ func (m *Metrics) Engine(model, node string) *Engine {
 	if h := m.engines[key]; h != nil {
 		return h
 	}
-	c := func(metric string) prometheus.Counter { return m.counters[metric].WithLabelValues(model, node) }
-	h := &Engine{
-		preemptions:     c("vllm:num_preemptions_total"),
-		prefixQueries:   c("vllm:prefix_cache_queries_total"),
-		prefixHits:      c("vllm:prefix_cache_hits_total"),
-		kvBytes:         c("kvferry:kv_bytes_total"),
-		blocksChecked:   c("kvferry:kv_blocks_checked_total"),
-		blocksBad:       c("kvferry:kv_blocks_bad_total"),
-		transfersFailed: c("vllm:nixl_num_failed_transfers_total"),
-		loraLoads:       c("kvferry:lora_loads_total"),
-		loraLoading:     c("kvferry:lora_load_seconds_total"),
-		iterationTokens: m.histograms["vllm:iteration_tokens_total"].WithLabelValues(model, node),
-		tiers:           m.tiers.engine(model, node),
+	h := &Engine{counters: make([]prometheus.Counter, len(loadCounts)), iterationTokens: m.iterations.WithLabelValues(model, node)}
+	for i, c := range loadCounts {
+		if c.name != "" {
+			h.counters[i] = m.counters[c.name].WithLabelValues(append([]string{model, node}, strings.Fields(c.value)...)...)
+		}
 	}
 	m.engines[key] = h
 	return h
@@ -308,10 +267,8 @@ func (m *Metrics) Gone(model, node string) {
 	m.back(oldest)
 	delete(m.engines, oldest)
 	series := prometheus.Labels{"model_name": oldest[0], "engine": oldest[1]}
-	for _, v := range slices.AppendSeq(m.tiers.all(), maps.Values(m.counters)) {
-		v.DeletePartialMatch(series)
-	}
-	for _, v := range m.histograms {
+	m.iterations.DeletePartialMatch(series)
+	for _, v := range m.counters {
 		v.DeletePartialMatch(series)
 	}
 }
