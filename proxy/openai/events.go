@@ -23,6 +23,45 @@ type Writer interface {
 	End() error
 }
 
+// An EventStream sends server-sent events, in any of the APIs. Nothing is sent before the first,
+// so that a request that fails until then still gets its HTTP status. The Mutex is for those whose
+// events several goroutines write.
+type EventStream struct {
+	sync.Mutex
+	W    Writer
+	sent bool // the header, or it was tried
+}
+
+// To has the events written to w. Call it before anything else.
+func (s *EventStream) To(w Writer) { s.W = w }
+
+// Begun reports whether the first event, and with it the status, is out or was tried.
+func (s *EventStream) Begun() bool {
+	s.Lock()
+	defer s.Unlock()
+	return s.sent
+}
+
+// Event writes b, after the status and header if it is the first. W may keep it until it is flushed.
+func (s *EventStream) Event(b []byte) {
+	if !s.sent {
+		s.W.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		s.W.Header().Set("Cache-Control", "no-cache")
+		s.W.WriteHeader(http.StatusOK)
+		s.sent = true
+	}
+	_, _ = s.W.Write(b) // it only keeps them
+}
+
+// Fail tells the client, in mid-stream, why no more is coming. The caller then
+// breaks the connection: the chunked body must not end as if it were whole.
+func (s *EventStream) Fail(e *Error) {
+	s.Lock()
+	defer s.Unlock()
+	s.Event(append(e.AppendJSON([]byte("data: ")), "\n\n"...))
+	_ = s.W.FlushError() // the connection is about to be broken either way
+}
+
 // An End is why an answer has no more tokens; the zero value is that it has.
 type End struct {
 	Finish  string // length or stop
@@ -44,17 +83,11 @@ type Tokens struct {
 // write; no memory is allocated for it. A token's text needs no escaping
 // (Tokenizer.AppendToken). The choices of a request may each be written by a goroutine of
 // their own; the rest is for one.
-//
-// Nothing is sent before the first token, so that a request that fails until
-// then still gets its HTTP status.
 type Events struct {
+	EventStream
 	req     *Request
 	envelop int // length of what every head begins with
-
-	mu      sync.Mutex
-	w       Writer
 	choices []choiceEvents
-	sent    bool // the header, or it was tried
 }
 
 // choiceEvents is what events of one choice have in common.
@@ -100,16 +133,6 @@ func appendIndex(b []byte, i int) []byte {
 	return strconv.AppendInt(append(b, `{"index":`...), int64(i), 10)
 }
 
-// To has the events written to w.
-func (s *Events) To(w Writer) { s.w = w }
-
-// Begun reports whether the first event, and with it the status, is out or was tried.
-func (s *Events) Begun() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent
-}
-
 // appendEnvelope appends an answer's fields up to and with "choices":[.
 func appendEnvelope(b []byte, req *Request, id, object string, created time.Time) []byte {
 	prefix := "cmpl-"
@@ -130,8 +153,8 @@ func appendEnvelope(b []byte, req *Request, id, object string, created time.Time
 // Tokens sends an event for each of a choice's ids, the last with why it ends if it does;
 // without ids the end gets an event of its own. An error is the Writer's.
 func (s *Events) Tokens(choice int, t Tokens) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	from := 0
 	for ; len(t.IDs)-from > eventsPerWrite; from += eventsPerWrite {
 		if err := s.write(choice, t.IDs, from, from+eventsPerWrite, t.Cut, End{}); err != nil {
@@ -147,9 +170,6 @@ func (s *Events) write(choice int, ids []uint32, from, to int, cut *Cut, end End
 	p := eventBuffers.Get().(*[]byte)
 	defer eventBuffers.Put(p)
 	b := (*p)[:0]
-	if !s.sent {
-		s.start()
-	}
 	c := &s.choices[choice]
 	echo := ""
 	if !c.begun {
@@ -185,20 +205,8 @@ func (s *Events) write(choice int, ids []uint32, from, to int, cut *Cut, end End
 		b = s.appendRest(b, c, end)
 	}
 	*p = b
-	return s.out(b)
-}
-
-func (s *Events) start() {
-	StartEvents(s.w)
-	s.sent = true
-}
-
-// StartEvents sends the status and header of an answer of server-sent events, in any of the APIs.
-func StartEvents(w http.ResponseWriter) {
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("Cache-Control", "no-cache")
-	w.WriteHeader(http.StatusOK)
+	s.Event(b)
+	return s.W.FlushError() // tokens do not wait for others
 }
 
 // appendRest appends what follows an event's text.
@@ -235,8 +243,8 @@ func (s *Events) appendUsage(b []byte, c *choiceEvents) []byte {
 // End sends the usage chunk, if it was asked for (a chunk without choices
 // breaks clients that did not), and the mark of a complete stream.
 func (s *Events) End(u Usage) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	var b []byte
 	if s.req.IncludeUsage || u.Breakdown != nil {
 		b = append(append(b, s.choices[0].head[:s.envelop]...), `],"usage":`...)
@@ -247,29 +255,8 @@ func (s *Events) End(u Usage) error {
 		}
 		b = append(b, "}\n\n"...)
 	}
-	if !s.sent {
-		s.start() // no tokens at all: the model stopped at once
-	}
-	_, _ = s.w.Write(append(b, "data: [DONE]\n\n"...))
-	return s.w.End()
-}
-
-// Fail tells the client, in mid-stream, why no more is coming. The caller then
-// breaks the connection: the chunked body must not end as if it were whole.
-func (s *Events) Fail(e *Error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := append(e.AppendJSON([]byte("data: ")), "\n\n"...)
-	_ = s.out(b) // the connection is about to be broken either way
-}
-
-// out has b written now: tokens do not wait for others.
-func (s *Events) out(b []byte) error {
-	if len(b) == 0 {
-		return nil
-	}
-	_, _ = s.w.Write(b) // it only keeps them
-	return s.w.FlushError()
+	s.Event(append(b, "data: [DONE]\n\n"...)) // the first if the model stopped at once
+	return s.W.End()
 }
 
 // A Result is one choice of an answer that is not streamed, complete.

@@ -2,7 +2,6 @@ package sglang
 
 import (
 	"strconv"
-	"sync"
 	"time"
 
 	"kvferry/proxy/openai"
@@ -14,13 +13,10 @@ import (
 // nothing is allocated for one but what the answer grows by. Choices may each be written by a
 // goroutine of their own; the rest is for one.
 type Events struct {
-	req *openai.Request
-
-	mu      sync.Mutex
-	w       openai.Writer
+	openai.EventStream
+	req     *openai.Request
 	choices []choiceEvents
 	buffer  []byte // an event
-	sent    bool   // the header, or it was tried
 }
 
 // choiceEvents is what has come of one choice, rendered.
@@ -39,23 +35,10 @@ func NewEvents(req *openai.Request, requestID string) *Events {
 	return s
 }
 
-// To has the events written to w.
-func (s *Events) To(w openai.Writer) { s.w = w }
-
-// Begun reports whether the first event, and with it the status, is out or was tried.
-func (s *Events) Begun() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent
-}
-
 // Tokens sends an event with a choice's next tokens. An error is the Writer's.
 func (s *Events) Tokens(choice int, t openai.Tokens) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.sent {
-		s.start()
-	}
+	s.Lock()
+	defer s.Unlock()
 	c := &s.choices[choice]
 	c.tokens += len(t.IDs)
 	for _, id := range t.IDs {
@@ -84,36 +67,16 @@ func (s *Events) Tokens(choice int, t openai.Tokens) error {
 	}
 	b = append(b, "}\n\n"...)
 	s.buffer = b
-	return s.out(b)
-}
-
-func (s *Events) start() {
-	openai.StartEvents(s.w)
-	s.sent = true
+	s.Event(b)
+	return s.W.FlushError()
 }
 
 // End sends the mark of a complete stream. The account was in the events.
 func (s *Events) End(openai.Usage) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.sent {
-		s.start()
-	}
-	_, _ = s.w.Write([]byte("data: [DONE]\n\n"))
-	return s.w.End()
-}
-
-// Fail tells the client, in mid-stream, why no more is coming. The caller then breaks the
-// connection.
-func (s *Events) Fail(e *openai.Error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_ = s.out(append(e.AppendJSON([]byte("data: ")), "\n\n"...)) // the connection is about to be broken either way
-}
-
-func (s *Events) out(b []byte) error {
-	_, _ = s.w.Write(b) // it only keeps them
-	return s.w.FlushError()
+	s.Lock()
+	defer s.Unlock()
+	s.Event([]byte("data: [DONE]\n\n"))
+	return s.W.End()
 }
 
 func appendHead(b []byte) []byte { return append(b, `{"text":"`...) }

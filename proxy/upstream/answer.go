@@ -364,7 +364,7 @@ func (e *Engines) stream(r *Request, v *visit, answer *http.Response, token func
 			late = time.AfterFunc(lastWord, func() { _ = answer.Body.Close() }) // its end makes the connection fit for the next request
 			defer late.Stop()
 		}
-		if gone := r.events.w.FlushError(); gone != nil {
+		if gone := r.events.W.FlushError(); gone != nil {
 			return fmt.Errorf("%w: %w", ErrGone, gone)
 		}
 		switch {
@@ -427,16 +427,15 @@ func (e *Engines) event(r *Request, v *visit, event []byte, token func() error) 
 		}
 		r.tokens++
 	}
-	r.events.write(event)
+	r.events.Event(event)
 	return nil
 }
 
 // Events are how a streamed answer reaches its client: an engine's own events, byte by byte. They are
 // for one goroutine.
 type Events struct {
-	w     openai.Writer
-	begun bool
-	done  []byte // the engine's last event, which is held back until End
+	openai.EventStream
+	done []byte // the engine's last event, which is held back until End
 }
 
 // Events are those of the request.
@@ -455,31 +454,11 @@ func (r *Request) Answer(u openai.Usage) []byte {
 	return append(u.Breakdown.AppendJSON(append(b, `"breakdown":`...)), '}')
 }
 
-// To says where they go.
-func (s *Events) To(w openai.Writer) { s.w = w }
-
-// Begun reports whether the client has got any.
-func (s *Events) Begun() bool { return s.begun }
-
-func (s *Events) write(event []byte) {
-	if !s.begun {
-		openai.StartEvents(s.w)
-		s.begun = true
-	}
-	_, _ = s.w.Write(event) // it only keeps them
-}
-
 // End sends where the time went, if that was asked for, and the engine's last event.
 func (s *Events) End(u openai.Usage) error {
 	if u.Breakdown != nil {
-		s.write(append(u.Breakdown.AppendJSON([]byte(`data: {"choices":[],"breakdown":`)), "}\n\n"...))
+		s.Event(append(u.Breakdown.AppendJSON([]byte(`data: {"choices":[],"breakdown":`)), "}\n\n"...))
 	}
-	s.write(s.done)
-	return s.w.End()
-}
-
-// Fail tells the client, in mid-stream, why no more is coming. The caller then breaks the connection.
-func (s *Events) Fail(e *openai.Error) {
-	s.write(append(e.AppendJSON([]byte("data: ")), "\n\n"...))
-	_ = s.w.FlushError() // the connection is about to be broken either way
+	s.Event(s.done)
+	return s.W.End()
 }
