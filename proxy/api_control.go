@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"kvferry/attempt"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/wire"
 )
@@ -30,11 +31,11 @@ func (p *Proxy) serveResetPrefixCache(w http.ResponseWriter, r *http.Request) {
 
 // flush has every node empty its prefix cache, and returns how many did once all have.
 func (p *Proxy) flush(ctx context.Context) (nodes int, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.timeouts.answer/2, fmt.Errorf("%w: the nodes had %v to empty their caches", errDeadline, p.timeouts.answer/2))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.timeouts.answer/2, fmt.Errorf("%w: the nodes had %v to empty their caches", attempt.Deadline, p.timeouts.answer/2))
 	defer cancel()
 	members := p.nodes.snapshot()
 	if len(members) == 0 {
-		return 0, fmt.Errorf("%w: there is no node with a cache", errNoNode)
+		return 0, fmt.Errorf("%w: there is no node with a cache", attempt.NoNode)
 	}
 	answers := make([]<-chan error, len(members))
 	for i, m := range members {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/proxy/admission"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
@@ -122,7 +123,7 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 		}
 		defer func() { _ = p.hold(x, -x.early) }()
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
-			return fmt.Errorf("%w: %w", errClientGone, err)
+			return fmt.Errorf("%w: %w", attempt.ClientGone, err)
 		} else if err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func (x *exchange) deadline(parent context.Context, w http.ResponseWriter) (cont
 	if x.req.Timeout > 0 {
 		timeout = min(timeout, x.req.Timeout)
 	}
-	cause := fmt.Errorf("%w: the request was given %v", errDeadline, timeout)
+	cause := fmt.Errorf("%w: the request was given %v", attempt.Deadline, timeout)
 	timeout -= x.proxy.clock.Now() - x.accepted
 	// A client that does not read must not hold the handler beyond its time.
 	// Recorders of tests have no deadlines; a connection has.
@@ -174,7 +175,7 @@ func (x *exchange) write(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	if _, err := w.Write(b); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+		return fmt.Errorf("%w: %w", attempt.ClientGone, err)
 	}
 	return nil
 }
@@ -196,7 +197,7 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 		// net/http cancels a request's context with no cause of its own when
 		// the client is gone.
 		if errors.Is(err, context.Canceled) {
-			err = fmt.Errorf("%w: %w", errClientGone, err)
+			err = fmt.Errorf("%w: %w", attempt.ClientGone, err)
 		}
 		api = wire.ErrorOf(fmt.Errorf("request %s: %w", x.requestID, err))
 	}
@@ -261,7 +262,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 		p.metrics.Model(p.servedName(cluster)).Refused(cmp.Or(api.Code, api.Type))
 	}
 	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
-	if errors.Is(err, errProxyDrains) {
+	if errors.Is(err, attempt.Ending) {
 		w.Header().Set("Connection", "close")
 	}
 	p.answerSoon(w)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/sglang"
 	"kvferry/proxy/wire"
@@ -55,4 +56,16 @@ func (p *Proxy) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 		ModelPath: c.Model, TokenizerPath: c.Model, IsGeneration: true, WeightVersion: "default",
 		ServedModelName: p.servedName(c), MaxModelLen: c.MaxModelLen,
 	})
+}
+
+// servedName is what answers and metrics call the model: the first of the proxy's own names,
+// or the nodes'.
+func (p *Proxy) servedName(c members.Cluster) string { return p.nodes.labelOf(c.Model) }
+
+// model is what requests to a cluster are checked against.
+func (p *Proxy) model(c members.Cluster) openai.Model {
+	return openai.Model{
+		Name: p.servedName(c), Aliases: p.cfg.ServedNames[min(len(p.cfg.ServedNames), 1):], Adapters: p.adapters.Names(),
+		MaxModelLen: c.MaxModelLen, Vocab: c.Vocab, File: p.file,
+	}
 }

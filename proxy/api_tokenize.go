@@ -3,10 +3,12 @@ package proxy
 import (
 	"net/http"
 	"strconv"
+	"strings"
 
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/wire"
+	"kvferry/tokenizer"
 )
 
 // serveTokenize is vLLM's POST /tokenize: the ids of a prompt or a conversation.
@@ -59,3 +61,26 @@ func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]
 }
 
 func uintString(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
+
+// serveTokenizer is GET /tokenizer/{file}: the files of the tokenizer by which texts are
+// counted here. A client that has them in a folder counts the same: transformers'
+// AutoTokenizer.from_pretrained, vllm bench serve --tokenizer, kvbench serve --tokenizer. Those
+// of --tokenizer are the files themselves; kvferry's own, which has the size of the cluster's
+// vocabulary, are written as they are asked for.
+func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
+	file := strings.TrimPrefix(r.URL.Path, "/tokenizer/") // timedHandler goes past the mux's PathValue
+	var files tokenizer.Files
+	if p.file != nil {
+		files = p.file.Files
+	} else {
+		cluster, ok := p.nodes.info()
+		if !ok {
+			wire.Error(w, wire.ErrorOf(p.nodes.wait(ended)))
+			return
+		}
+		files = openai.NewTokenizer(cluster.Vocab).Files(int(cluster.MaxModelLen))
+	}
+	if err := wire.TokenizerFile(timedWriter{p, w}, files, file); err != nil { // the system's; else the client has gone
+		wire.Error(w, wire.ErrorOf(err))
+	}
+}

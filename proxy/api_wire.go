@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/proxy/admission"
 	"kvferry/proxy/wire"
 )
@@ -41,10 +42,21 @@ func (p *Proxy) answerSoon(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.timeouts.answer))
 }
 
+// A timedWriter gives a client timeouts.answer for each part of a long answer.
+type timedWriter struct {
+	p *Proxy
+	http.ResponseWriter
+}
+
+func (t timedWriter) Write(b []byte) (int, error) {
+	t.p.answerSoon(t.ResponseWriter)
+	return t.ResponseWriter.Write(b)
+}
+
 // readBody reads a request's body to its end before anything is answered. The caller releases it.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*wire.Body, error) {
 	body, err := wire.ReadBody(w, r, wire.Limits{
-		All: p.bodies, Bytes: p.cfg.MaxBodyBytes, Arrival: p.timeouts.body, Wait: p.cfg.RequestTimeout, Late: errDeadline,
+		All: p.bodies, Bytes: p.cfg.MaxBodyBytes, Arrival: p.timeouts.body, Wait: p.cfg.RequestTimeout, Late: attempt.Deadline,
 	})
 	p.answerSoon(w) // the body may have taken longer than the time to answer that was set before
 	return body, err
@@ -57,7 +69,7 @@ func (p *Proxy) parse(ctx context.Context, f func() error) error {
 	select {
 	case p.parsing <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", errClientGone, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", attempt.ClientGone, context.Cause(ctx))
 	}
 	defer func() { <-p.parsing }()
 	return f()

@@ -121,7 +121,7 @@ func (n *nodes) none(ch choice) error {
 			return fmt.Errorf("%w: prompt and max_tokens are %d tokens, too many for every %s node: the largest KV pool holds %d (--num-gpu-blocks-override)", attempt.Invalid, ch.all, proto.RoleName(role), members.Largest(n.infos(), role))
 		}
 	}
-	return fmt.Errorf("%w: no %s node that KV can move to is up", errNoNode, proto.RoleName(ch.role))
+	return fmt.Errorf("%w: no %s node that KV can move to is up", attempt.NoNode, proto.RoleName(ch.role))
 }
 
 // coupled reports whether KV can move between the node and the one that has the other leg, or one that could
@@ -285,13 +285,13 @@ func (n *nodes) servedBy(some func(*member) bool) (disagg bool, err error) {
 	case n.mode != ModeDisagg && both:
 		return false, nil
 	case n.mode == ModeNondisagg:
-		return false, fmt.Errorf("%w: no non-disaggregated node is up", errNoNode)
+		return false, fmt.Errorf("%w: no non-disaggregated node is up", attempt.NoNode)
 	case p && d:
-		return false, fmt.Errorf("%w: prefill and decode nodes are up, and no KV can move between them (--rail)", errNoNode)
+		return false, fmt.Errorf("%w: prefill and decode nodes are up, and no KV can move between them (--rail)", attempt.NoNode)
 	case p:
-		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", errNoNode)
+		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", attempt.NoNode)
 	case d:
-		return false, fmt.Errorf("%w: a decode node is up, a prefill node is missing", errNoNode)
+		return false, fmt.Errorf("%w: a decode node is up, a prefill node is missing", attempt.NoNode)
 	}
-	return false, fmt.Errorf("%w: no prefill and decode node is up", errNoNode)
+	return false, fmt.Errorf("%w: no prefill and decode node is up", attempt.NoNode)
 }

@@ -18,6 +18,9 @@ import (
 	"kvferry/proxy/upstream"
 )
 
+// A LoRA is an adapter that clients may ask for by name.
+type LoRA = openai.LoRA
+
 // Serving modes of a proxy.
 const (
 	ModeAuto      = "auto"      // prefill and decode nodes if both are there, else a non-disaggregated one

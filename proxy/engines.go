@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/config"
 	"kvferry/proto"
 	"kvferry/proxy/members"
@@ -58,7 +59,7 @@ func (p *Proxy) serveEngines(mux *http.ServeMux) {
 
 // servePassed has an engine answer what generates nothing.
 func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeoutCause(r.Context(), p.timeouts.answer, fmt.Errorf("%w: the engine had %v to answer", errDeadline, p.timeouts.answer))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), p.timeouts.answer, fmt.Errorf("%w: the engine had %v to answer", attempt.Deadline, p.timeouts.answer))
 	defer cancel()
 	body, err := p.readBody(w, r)
 	if err != nil {
@@ -92,7 +93,7 @@ func (x *exchange) pass(ctx context.Context, q *upstream.Request) error {
 		f.end.Finish = "stop"
 	}
 	if errors.Is(err, upstream.ErrGone) {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+		return fmt.Errorf("%w: %w", attempt.ClientGone, err)
 	}
 	return err
 }

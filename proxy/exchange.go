@@ -10,6 +10,7 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/sglang"
 	"kvferry/proxy/tracing"
 	"kvferry/proxy/wire"
 )
@@ -47,6 +48,15 @@ func ofOpenAI(kind openai.Kind) api {
 		},
 		answer: openai.AppendAnswer,
 	}
+}
+
+// native is SGLang's own endpoint.
+var native = api{
+	parse:  sglang.Parse,
+	events: func(req *openai.Request, id string, _ time.Time) eventStream { return sglang.NewEvents(req, id) },
+	answer: func(b []byte, req *openai.Request, id string, _ time.Time, results []openai.Result, _ openai.Usage) []byte {
+		return sglang.AppendAnswer(b, req, id, results)
+	},
 }
 
 // An exchange is a client's request and the answer to it: one flight for each choice that it

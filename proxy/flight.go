@@ -99,14 +99,14 @@ func (f *flight) again(ctx context.Context, err error) error {
 	isLeg := errors.As(err, &leg)
 	fault, ok := attempt.FaultOf(err)
 	switch owner := fault.Owner(); {
-	case !ok, owner == attempt.Client, owner == attempt.Cluster && fault != errNoNode, isLeg && !leg.Retryable:
+	case !ok, owner == attempt.Client, owner == attempt.Cluster && fault != attempt.NoNode, isLeg && !leg.Retryable:
 		return err
-	case fault == attempt.Draining, !isLeg && fault == errNodeLost:
+	case fault == attempt.Draining, !isLeg && fault == attempt.Lost:
 		if f.free++; f.free > maxFreePlacements {
 			return err
 		}
 		return nil
-	case fault == errNoNode && f.prefillNode == "" && f.decodeNode == "" && f.free < maxFreePlacements:
+	case fault == attempt.NoNode && f.prefillNode == "" && f.decodeNode == "" && f.free < maxFreePlacements:
 		f.free++
 		return f.proxy.awaitNodes(ctx) // nothing was ever placed
 	case f.retries >= f.proxy.cfg.MaxRetries:
@@ -339,7 +339,7 @@ func (f *flight) deliver(a *submission, done bool) error {
 	}
 	out.Cached = min(max(f.cached, a.cached), uint32(len(f.choice.Prompt)))
 	if err := f.events.(tokenStream).Tokens(f.index, out); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+		return fmt.Errorf("%w: %w", attempt.ClientGone, err)
 	}
 	if isFirst {
 		f.own += f.proxy.clock.Now() - f.first

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"kvferry/attempt"
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
 )
@@ -94,8 +95,8 @@ func TestLateRegistration(t *testing.T) {
 		Protocol: proto.Protocol,
 		Id:       "both-1", Model: testModel, Role: proto.Role_ROLE_NONDISAGG, GrpcAddr: "127.0.0.1:1", BlockTokens: 16, MaxModelLen: 100, Vocab: testVocab,
 	}
-	if _, err := p.leases.Register(t.Context(), &proto.RegisterRequest{Node: info}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errProxyDrains.Error()) {
-		t.Errorf("%v, want UNAVAILABLE: %v", err, errProxyDrains)
+	if _, err := p.leases.Register(t.Context(), &proto.RegisterRequest{Node: info}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), attempt.Ending.Error()) {
+		t.Errorf("%v, want UNAVAILABLE: %v", err, attempt.Ending)
 	}
 }
 

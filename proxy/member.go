@@ -317,6 +317,8 @@ func (m *member) patience(l *leg) time.Duration {
 	return 2*m.progress.Limit() + check + time.Duration(m.waiting)*time.Duration(m.info.PromptTokenNs)*3/2
 }
 
+var errOverdue = fmt.Errorf("%w: KV that is said to be written has not landed, or the end of an answer is not said", attempt.ErrBroken)
+
 // giveUp loses the legs of which the node has not said in time what was due.
 func (m *member) giveUp(now time.Duration) {
 	m.mu.Lock()
@@ -363,7 +365,7 @@ func (m *member) down(err error) (redial bool) {
 		err = cause
 	}
 	now := m.clock.Now()
-	err = fmt.Errorf("%w: %w", errNodeLost, err)
+	err = fmt.Errorf("%w: %w", attempt.Lost, err)
 	m.mu.Lock()
 	wasUp := m.up
 	m.up = false
@@ -394,7 +396,7 @@ func (m *member) leaveBehind(now time.Duration) {
 	defer m.mu.Unlock()
 	m.stalled = true
 	m.stalls++
-	err := fmt.Errorf("%w: %w for %v", errNodeLost, errStalled, (now - m.progress.At).Round(time.Millisecond))
+	err := fmt.Errorf("%w: the node does not get on for %v", attempt.Lost, (now - m.progress.At).Round(time.Millisecond))
 	m.log.Warn("node left: it holds its lease and does not get on", "node", m.info.Id, "legs", len(m.legs), "silent", (now - m.progress.At).Round(time.Millisecond), "step_due", m.progress.Due)
 	for _, l := range m.legs {
 		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: err.Error()}}})
@@ -407,7 +409,7 @@ func (m *member) submit(l *leg, s *proto.Submit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.up || m.leaving {
-		return errNodeLost
+		return attempt.Lost
 	}
 	m.nextID++
 	l.id, l.node, l.prompt = m.nextID, m, len(s.Prompt)/4
@@ -466,5 +468,31 @@ func (m *member) leave() {
 	m.leaving = true
 	if len(m.legs) == 0 {
 		m.cancel(members.ErrLeft)
+	}
+}
+
+// flush has the node forget its prefixes. What comes of it is sent once: nil when the cache is
+// empty.
+func (m *member) flush() <-chan error {
+	done := make(chan error, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.up {
+		done <- fmt.Errorf("%w: its stream is not open", attempt.NoNode)
+		return done
+	}
+	m.flushSeq++
+	m.flushes[m.flushSeq] = done
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Flush{Flush: &proto.Flush{Seq: m.flushSeq}}})
+	return done
+}
+
+// settleFlushes tells those that wait for flushes up to seq. The caller holds mu.
+func (m *member) settleFlushes(seq uint64, err error) {
+	for s, done := range m.flushes {
+		if s <= seq {
+			done <- err
+			delete(m.flushes, s)
+		}
 	}
 }

@@ -23,7 +23,7 @@ func (f *flight) consider(ctx context.Context, a *submission) {
 		a.known = len(s.Prompt) / 4
 		if a.target = l; m.submit(l, s) != nil {
 			a.target = nil
-			_, _ = a.Failed(handoff.MigrationLeg, errNodeLost)
+			_, _ = a.Failed(handoff.MigrationLeg, attempt.Lost)
 		}
 	}
 	at := ""

@@ -284,6 +284,13 @@ func (n *nodes) snapshot() []*member {
 	return all
 }
 
+// forgetPrefixes has placement start anew: what it believes nodes to have, they have no more.
+func (n *nodes) forgetPrefixes() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.places)
+}
+
 // A NodeState is a member of the cluster, as the proxy sees it now. What it points to is
 // the proxy's own, and never changes: do not change it either.
 type NodeState struct {

@@ -29,6 +29,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"kvferry/attempt"
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/handoff"
@@ -206,7 +207,7 @@ func (p *Proxy) GRPCAddr() string {
 // /health says.
 func (p *Proxy) Ready() error {
 	if p.drains() {
-		return errProxyDrains
+		return attempt.Ending
 	}
 	return p.wait(ended)
 }
@@ -329,7 +330,7 @@ func (p *Proxy) drain(wait bool) {
 // streams and connections. A handler that a client keeps from writing is freed
 // by the end of its connection.
 func (p *Proxy) close() {
-	p.stop(errProxyDrains)
+	p.stop(attempt.Ending)
 	ctx, cancel := context.WithTimeout(context.Background(), p.timeouts.end)
 	defer cancel()
 	_ = p.http.Shutdown(ctx) // what it could not end in time, Close does
@@ -342,7 +343,7 @@ func (p *Proxy) close() {
 	<-p.idle
 	p.connections.Streaming.Wait()
 	if p.leases != nil {
-		p.leases.Close(errProxyDrains)
+		p.leases.Close(attempt.Ending)
 		p.grpc.Stop()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/proto"
 	"kvferry/proxy/health"
 	"kvferry/proxy/openai"
@@ -27,15 +28,15 @@ func (p *Proxy) room() error {
 func (p *Proxy) roomLocked(requests int) error {
 	switch {
 	case p.draining:
-		return errProxyDrains
+		return attempt.Ending
 	case requests > p.cfg.MaxQueue:
 		return openai.BadField("n", "%d answers: at most %d requests may wait here (--max-queue); ask for fewer at once", requests, p.cfg.MaxQueue)
 	case p.waiting+p.early+requests > p.cfg.MaxQueue:
-		return wire.QueueFull("queue_full", p.expectedWait(), fmt.Errorf("%w: %d requests wait (--max-queue)", errProxyFull, p.waiting+p.early))
+		return wire.QueueFull("queue_full", p.expectedWait(), fmt.Errorf("%w: %d requests wait (--max-queue)", attempt.Full, p.waiting+p.early))
 	case p.cfg.MaxQueueTime > 0:
 		if wait := p.expectedWait(); wait > p.cfg.MaxQueueTime {
 			return wire.QueueFull("queue_too_long", wait-p.cfg.MaxQueueTime,
-				fmt.Errorf("%w: a request would wait %v for its turn, longer than %v (--max-queue-time)", errProxyFull, wait.Round(time.Millisecond), p.cfg.MaxQueueTime))
+				fmt.Errorf("%w: a request would wait %v for its turn, longer than %v (--max-queue-time)", attempt.Full, wait.Round(time.Millisecond), p.cfg.MaxQueueTime))
 		}
 	}
 	return nil

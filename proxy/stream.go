@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/proxy/admission"
 	"kvferry/proxy/chunks"
 )
@@ -66,7 +67,7 @@ func (p *Proxy) stream(ctx context.Context, x *exchange, s *chunks.Writer) (whol
 	err := x.run(ctx)
 	if err == nil {
 		if err = x.events.End(x.account()); err != nil {
-			err = fmt.Errorf("%w: %w", errClientGone, err)
+			err = fmt.Errorf("%w: %w", attempt.ClientGone, err)
 		}
 	}
 	if p.finish(s, x, err) {
@@ -86,7 +87,7 @@ func (p *Proxy) watch(c *admission.Connection, gone context.CancelCauseFunc, ove
 		b := make([]byte, 1)
 		n, err := c.TCPConn.Read(b)
 		if err != nil {
-			gone(fmt.Errorf("%w: %w", errClientGone, err))
+			gone(fmt.Errorf("%w: %w", attempt.ClientGone, err))
 		}
 		c.Ahead = b[:n]
 	}

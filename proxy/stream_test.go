@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
 )
@@ -233,7 +234,7 @@ func TestStreamIsToldOfTheEnd(t *testing.T) {
 	}
 	c.stop()
 	rest, err := io.ReadAll(conn)
-	if got := first.String() + string(rest); err != nil || strings.Count(got, "data: ") != 2 || !strings.Contains(got, errProxyDrains.Error()) || strings.HasSuffix(got, "\r\n0\r\n\r\n") {
+	if got := first.String() + string(rest); err != nil || strings.Count(got, "data: ") != 2 || !strings.Contains(got, attempt.Ending.Error()) || strings.HasSuffix(got, "\r\n0\r\n\r\n") {
 		t.Errorf("%v %s", err, got)
 	}
 }

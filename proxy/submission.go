@@ -94,7 +94,7 @@ func (s *submission) report(ready *[]attempt.Token, r report) (next attempt.Next
 	}
 	switch {
 	case r.lost != nil:
-		fault := errNodeLost
+		fault := attempt.Lost
 		switch {
 		case errors.Is(r.lost, errOverdue): // by the fault of either node
 			fault = attempt.Transfer

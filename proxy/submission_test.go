@@ -35,6 +35,6 @@ func TestOfferIsNotKept(t *testing.T) {
 		if err := f.place(context.Background(), a, a.Second()); err != nil || a.kv != nil {
 			t.Errorf("%v: %v is kept, %v", h, a.kv, err)
 		}
-		f.leave(context.Background(), a, errClientGone)
+		f.leave(context.Background(), a, attempt.ClientGone)
 	}
 }
