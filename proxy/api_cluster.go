@@ -14,14 +14,6 @@ import (
 // This file is what the API says of the cluster itself. Field names are those that clients of
 // vLLM and SGLang read, also where they say nothing here.
 
-// serveHealth is GET /health and /ping: 200 with no body if a request would be served now, or
-// the error that it would get.
-func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	if err := p.Ready(); err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-	}
-}
-
 // serveVersion is vLLM's GET /version.
 func serveVersion(w http.ResponseWriter, _ *http.Request) {
 	wire.JSON(w, map[string]string{"version": version.String()})

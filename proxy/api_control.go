@@ -14,19 +14,18 @@ import (
 // between runs.
 
 // serveFlushCache is SGLang's /flush_cache: every node forgets its prefixes before it answers.
-func (p *Proxy) serveFlushCache(w http.ResponseWriter, r *http.Request) {
-	if n, err := p.flush(r.Context()); err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-	} else {
+func (p *Proxy) serveFlushCache(w http.ResponseWriter, r *http.Request) error {
+	n, err := p.flush(r.Context())
+	if err == nil {
 		wire.Text(w, fmt.Sprintf("Cache flushed.\n%d nodes have forgotten their prefixes. Requests under way keep the blocks that they have.\n", n))
 	}
+	return err
 }
 
 // serveResetPrefixCache is vLLM's /reset_prefix_cache, the same with an empty answer.
-func (p *Proxy) serveResetPrefixCache(w http.ResponseWriter, r *http.Request) {
-	if _, err := p.flush(r.Context()); err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-	}
+func (p *Proxy) serveResetPrefixCache(_ http.ResponseWriter, r *http.Request) error {
+	_, err := p.flush(r.Context())
+	return err
 }
 
 // flush has every node empty its prefix cache, and returns how many did once all have.
@@ -55,22 +54,27 @@ func (p *Proxy) flush(ctx context.Context) (nodes int, err error) {
 	return len(members), nil
 }
 
-func (p *Proxy) serveStartProfile(w http.ResponseWriter, _ *http.Request) {
-	if err := p.profiler.Start(); err != nil {
-		wire.Error(w, &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()})
-		return
+func (p *Proxy) serveStartProfile(w http.ResponseWriter, _ *http.Request) error {
+	err := p.profiler.Start()
+	if err != nil {
+		return noProfile(err)
 	}
 	wire.Text(w, "Profiling the CPU time of the proxy's process. The GPU is modelled: there is nothing of it to profile.\nPOST /stop_profile answers with the profile, in pprof's format.\n")
+	return nil
 }
 
-func (p *Proxy) serveStopProfile(w http.ResponseWriter, _ *http.Request) {
+func (p *Proxy) serveStopProfile(w http.ResponseWriter, _ *http.Request) error {
 	data, err := p.profiler.Take()
 	if err != nil {
-		wire.Error(w, &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()})
-		return
+		return noProfile(err)
 	}
 	p.answerSoon(w)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", `attachment; filename="proxy.pprof"`)
 	_, _ = w.Write(data)
+	return nil
+}
+
+func noProfile(err error) error {
+	return &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()}
 }

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/attempt"
 	"kvferry/proxy/admission"
+	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/wire"
@@ -26,16 +27,16 @@ func (p *Proxy) handler() http.Handler {
 	} else {
 		p.serveNodes(mux)
 	}
-	mux.HandleFunc("GET /health", p.serveHealth)
-	mux.HandleFunc("GET /health_generate", p.serveHealth) // SGLang's, which generates a token there
-	mux.HandleFunc("GET /ping", p.serveHealth)
+	for _, path := range []string{"/health", "/ping", "/health_generate"} { // the last is SGLang's, which generates a token there
+		mux.HandleFunc("GET "+path, p.whenReady(func(http.ResponseWriter, *http.Request, members.Cluster) error { return nil }))
+	}
 	mux.HandleFunc("GET /version", serveVersion)
 	mux.HandleFunc("GET /server_info", p.serveServerInfo)
 	mux.HandleFunc("GET /get_server_info", p.serveServerInfo)
 	mux.Handle("GET /metrics", p.metrics.Handler())
 	for _, method := range []string{http.MethodGet, http.MethodPost} { // SGLang takes both
-		mux.HandleFunc(method+" /start_profile", p.serveStartProfile)
-		mux.HandleFunc(method+" /stop_profile", p.serveStopProfile)
+		mux.HandleFunc(method+" /start_profile", orError(p.serveStartProfile))
+		mux.HandleFunc(method+" /stop_profile", orError(p.serveStopProfile))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { wire.Nothing(w, r, mux) })
 	return timedHandler{p, mux}
@@ -46,18 +47,38 @@ func (p *Proxy) serveNodes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, completions) })
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, chats) })
 	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, native) })
-	mux.HandleFunc("GET /v1/models", p.serveModels)
+	mux.HandleFunc("GET /v1/models", p.whenReady(p.serveModels))
 	p.adapters.Serve(mux)
-	mux.HandleFunc("GET /tokenizer/{file}", p.serveTokenizer)
-	mux.HandleFunc("GET /v1/models/{id...}", p.serveModel)
-	mux.HandleFunc("GET /model_info", p.serveModelInfo)
-	mux.HandleFunc("GET /get_model_info", p.serveModelInfo)
-	mux.HandleFunc("POST /tokenize", p.serveTokenize)
-	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		mux.HandleFunc(method+" /flush_cache", p.serveFlushCache)
+	mux.HandleFunc("GET /tokenizer/{file}", orError(p.serveTokenizer))
+	mux.HandleFunc("GET /v1/models/{id...}", p.whenReady(p.serveModel))
+	mux.HandleFunc("GET /model_info", p.whenReady(p.serveModelInfo))
+	mux.HandleFunc("GET /get_model_info", p.whenReady(p.serveModelInfo))
+	mux.HandleFunc("POST /tokenize", orError(p.serveTokenize))
+	mux.HandleFunc("POST /detokenize", orError(p.serveDetokenize))
+	mux.HandleFunc("GET /flush_cache", orError(p.serveFlushCache))
+	mux.HandleFunc("POST /flush_cache", orError(p.serveFlushCache))
+	mux.HandleFunc("POST /reset_prefix_cache", orError(p.serveResetPrefixCache))
+}
+
+// orError is the handler of an endpoint that answers, or returns the error that the client gets.
+func orError(serve func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := serve(w, r); err != nil {
+			wire.Error(w, wire.ErrorOf(err))
+		}
 	}
-	mux.HandleFunc("POST /reset_prefix_cache", p.serveResetPrefixCache)
+}
+
+// whenReady is orError for an endpoint that answers only if a request would be served now. Clients wait for the list of
+// models until it is there, and take an empty one for ready.
+func (p *Proxy) whenReady(serve func(http.ResponseWriter, *http.Request, members.Cluster) error) http.HandlerFunc {
+	return orError(func(w http.ResponseWriter, r *http.Request) error {
+		if err := p.Ready(); err != nil {
+			return err
+		}
+		c, _ := p.nodes.info()
+		return serve(w, r, c)
+	})
 }
 
 // serveGeneration is every endpoint that generates. Its frame is under every request that

@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"kvferry/proxy/members"
@@ -13,49 +12,35 @@ import (
 )
 
 // serveModels is GET /v1/models: the one model that all nodes serve, by all its names.
-func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
-	// Clients wait for this list until it is there, and take an empty one for ready.
-	if err := p.Ready(); err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-		return
-	}
-	c, _ := p.nodes.info()
+func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request, c members.Cluster) error {
 	wire.JSON(w, struct {
 		Object string             `json:"object"`
 		Data   []openai.ModelCard `json:"data"`
 	}{"list", p.adapters.Cards(p.model(c), c.Model)})
+	return nil
 }
 
 // serveModel is GET /v1/models/{id}; ids may have slashes, as those of Hugging Face have.
-func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
-	if err := p.Ready(); err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-		return
-	}
-	c, _ := p.nodes.info()
-	cards := p.adapters.Cards(p.model(c), c.Model)
+func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request, c members.Cluster) error {
 	id := strings.TrimPrefix(r.URL.Path, "/v1/models/") // timedHandler goes past the mux's PathValue
-	i := slices.IndexFunc(cards, func(m openai.ModelCard) bool { return m.ID == id })
-	if i < 0 {
-		wire.Error(w, &openai.Error{
-			Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
-			Message: fmt.Sprintf("model: %q is not served here; GET /v1/models lists what is", openai.Abbreviate(id)),
-		})
-		return
+	for _, card := range p.adapters.Cards(p.model(c), c.Model) {
+		if card.ID == id {
+			wire.JSON(w, card)
+			return nil
+		}
 	}
-	wire.JSON(w, cards[i])
+	return &openai.Error{
+		Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
+		Message: fmt.Sprintf("model: %q is not served here; GET /v1/models lists what is", openai.Abbreviate(id)),
+	}
 }
 
-func (p *Proxy) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
-	if err := p.Ready(); err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-		return
-	}
-	c, _ := p.nodes.info()
+func (p *Proxy) serveModelInfo(w http.ResponseWriter, _ *http.Request, c members.Cluster) error {
 	wire.JSON(w, sglang.ModelInfo{
 		ModelPath: c.Model, TokenizerPath: c.Model, IsGeneration: true, WeightVersion: "default",
 		ServedModelName: p.servedName(c), MaxModelLen: c.MaxModelLen,
 	})
+	return nil
 }
 
 // servedName is what answers and metrics call the model: the first of the proxy's own names,

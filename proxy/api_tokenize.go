@@ -12,10 +12,10 @@ import (
 )
 
 // serveTokenize is vLLM's POST /tokenize: the ids of a prompt or a conversation.
-func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
-	ids, cluster, body, ok := p.readTokens(w, r, openai.ParseTokenize)
-	if !ok {
-		return
+func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) error {
+	ids, cluster, body, err := p.readTokens(w, r, openai.ParseTokenize)
+	if err != nil {
+		return err
 	}
 	defer body.Release()
 	wire.Pieces(timedWriter{p, w}, len(ids), `{"tokens":[`, func(b []byte, i int) []byte {
@@ -23,51 +23,46 @@ func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 			b = append(b, ',')
 		}
 		return strconv.AppendUint(b, uint64(ids[i]), 10)
-	}, `],"count":`+strconv.Itoa(len(ids))+`,"max_model_len":`+uintString(cluster.MaxModelLen)+"}\n")
+	}, `],"count":`+strconv.Itoa(len(ids))+`,"max_model_len":`+strconv.FormatUint(uint64(cluster.MaxModelLen), 10)+"}\n")
+	return nil
 }
 
 // serveDetokenize is vLLM's POST /detokenize: the text of ids.
-func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
-	ids, cluster, body, ok := p.readTokens(w, r, openai.ParseDetokenize)
-	if !ok {
-		return
+func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) error {
+	ids, cluster, body, err := p.readTokens(w, r, openai.ParseDetokenize)
+	if err != nil {
+		return err
 	}
 	defer body.Release()
 	text := openai.Unbroken{Tokenizer: p.model(cluster).Tokenizer()}
 	wire.Pieces(timedWriter{p, w}, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return text.AppendToken(b, ids[i], i == len(ids)-1) }, "\"}\n")
+	return nil
 }
 
 // readTokens reads the body of a request that needs no node; the caller releases the body
-// when it has answered: the ids are in the memory that was taken for the body. It
-// has answered the client if it returns false. It does not wait for nodes, as a generation
-// does: without any, no vocabulary is known, and that is the answer.
-func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, body *wire.Body, ok bool) {
-	fail := func(err error) ([]uint32, members.Cluster, *wire.Body, bool) {
-		wire.Error(w, wire.ErrorOf(err))
-		return nil, members.Cluster{}, nil, false
+// when it has answered: the ids are in the memory that was taken for the body. It does not
+// wait for nodes, as a generation does: without any, no vocabulary is known, and that is the error.
+func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, body *wire.Body, err error) {
+	cluster, ok := p.nodes.info()
+	if !ok {
+		return nil, cluster, nil, p.nodes.wait(ended)
 	}
-	if cluster, ok = p.nodes.info(); !ok {
-		return fail(p.nodes.wait(ended))
+	if body, err = p.readBody(w, r); err != nil {
+		return nil, cluster, nil, err
 	}
-	body, err := p.readBody(w, r)
+	err = p.parse(r.Context(), func() (err error) { ids, err = parse(body.Bytes, p.model(cluster)); return err })
 	if err != nil {
-		return fail(err)
-	}
-	if err := p.parse(r.Context(), func() (err error) { ids, err = parse(body.Bytes, p.model(cluster)); return err }); err != nil {
 		body.Release()
-		return fail(err)
 	}
-	return ids, cluster, body, true
+	return ids, cluster, body, err
 }
-
-func uintString(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
 // serveTokenizer is GET /tokenizer/{file}: the files of the tokenizer by which texts are
 // counted here. A client that has them in a folder counts the same: transformers'
 // AutoTokenizer.from_pretrained, vllm bench serve --tokenizer, kvbench serve --tokenizer. Those
 // of --tokenizer are the files themselves; kvferry's own, which has the size of the cluster's
 // vocabulary, are written as they are asked for.
-func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
+func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) error {
 	file := strings.TrimPrefix(r.URL.Path, "/tokenizer/") // timedHandler goes past the mux's PathValue
 	var files tokenizer.Files
 	if p.file != nil {
@@ -75,12 +70,9 @@ func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 	} else {
 		cluster, ok := p.nodes.info()
 		if !ok {
-			wire.Error(w, wire.ErrorOf(p.nodes.wait(ended)))
-			return
+			return p.nodes.wait(ended)
 		}
 		files = openai.NewTokenizer(cluster.Vocab).Files(int(cluster.MaxModelLen))
 	}
-	if err := wire.TokenizerFile(timedWriter{p, w}, files, file); err != nil { // the system's; else the client has gone
-		wire.Error(w, wire.ErrorOf(err))
-	}
+	return wire.TokenizerFile(timedWriter{p, w}, files, file)
 }

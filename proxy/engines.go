@@ -13,7 +13,6 @@ import (
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/upstream"
-	"kvferry/proxy/wire"
 )
 
 // This file is what is different where engines answer (package upstream), in place of nodes.
@@ -53,28 +52,28 @@ func (p *Proxy) serveEngines(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/chat/completions", generate(openai.Chat))
 	mux.HandleFunc("POST "+upstream.ReportPath, p.engines.ServeReport)
 	for _, pattern := range []string{"GET /v1/models", "GET /v1/models/{id...}", "POST /tokenize", "POST /detokenize"} {
-		mux.HandleFunc(pattern, p.servePassed)
+		mux.HandleFunc(pattern, orError(p.servePassed))
 	}
 }
 
 // servePassed has an engine answer what generates nothing.
-func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
+func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), p.timeouts.answer, fmt.Errorf("%w: the engine had %v to answer", attempt.Deadline, p.timeouts.answer))
 	defer cancel()
 	body, err := p.readBody(w, r)
 	if err != nil {
-		wire.Error(w, wire.ErrorOf(err))
-		return
+		return err
 	}
 	defer body.Release()
 	text := body.Bytes
 	if r.Method != http.MethodPost {
 		text = nil
 	}
-	if err := p.engines.PassOn(ctx, w, r, text, body.More); err != nil {
+	err = p.engines.PassOn(ctx, w, r, text, body.More)
+	if err != nil {
 		p.answerSoon(w) // the engine may have taken all the time that there was
-		wire.Error(w, wire.ErrorOf(err))
 	}
+	return err
 }
 
 // pass has engines answer a request, and takes over what is known of it then. Its one flight is on no
