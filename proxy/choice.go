@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -118,7 +119,8 @@ func (ch choice) fits(m *member) bool {
 func (n *nodes) none(ch choice) error {
 	for _, role := range []proto.Role{ch.role, ch.partner} {
 		if all := n.byRole[role]; len(all) > 0 && !slices.ContainsFunc(all, ch.fits) {
-			return fmt.Errorf("%w: prompt and max_tokens are %d tokens, too many for every %s node: the largest KV pool holds %d (--num-gpu-blocks-override)", attempt.Invalid, ch.all, proto.RoleName(role), members.Largest(n.infos(), role))
+			largest := slices.MaxFunc(all, func(a, b *member) int { return cmp.Compare(members.Room(a.info), members.Room(b.info)) })
+			return fmt.Errorf("%w: prompt and max_tokens are %d tokens, too many for every %s node: the largest KV pool holds %d (--num-gpu-blocks-override)", attempt.Invalid, ch.all, proto.RoleName(role), members.Room(largest.info))
 		}
 	}
 	return fmt.Errorf("%w: no %s node that KV can move to is up", attempt.NoNode, proto.RoleName(ch.role))
@@ -261,11 +263,6 @@ func (n *nodes) elsewhere(m *member) bool {
 func (n *nodes) serving() (disagg bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.servingLocked()
-}
-
-// servingLocked is serving. The caller holds mu.
-func (n *nodes) servingLocked() (disagg bool, err error) {
 	if disagg, err = n.servedBy(func(m *member) bool { _, stalled, ok := m.usable(); return ok && !stalled }); err == nil {
 		return disagg, nil
 	}

@@ -26,16 +26,6 @@ func Fits(n *proto.NodeInfo, prompt, all int) bool {
 	return Room(n) == 0 || all <= Room(n)
 }
 
-// Largest returns the Room of the node of a role that has the most.
-func Largest(nodes []*proto.NodeInfo, role proto.Role) (room int) {
-	for _, n := range nodes {
-		if n.Role == role {
-			room = max(room, Room(n))
-		}
-	}
-	return room
-}
-
 // Partner returns an error that names the rails of both sides if a prefill or decode node reaches none of the
 // nodes that could have the other leg, and nil if it reaches one or there are none yet.
 func Partner(info *proto.NodeInfo, others []*proto.NodeInfo) error {

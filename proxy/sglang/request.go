@@ -8,8 +8,10 @@ package sglang
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"kvferry/proxy/openai"
 )
@@ -200,11 +202,10 @@ func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "
 
 // each reads a field that is a T for all of n prompts, or a list of one T for each.
 func each[T any](field string, raw json.RawMessage, n int) ([]T, error) {
-	all := make([]T, n)
-	if !present(raw) {
-		return all, nil
-	}
-	if raw[0] == '[' {
+	var one T
+	switch {
+	case !present(raw):
+	case raw[0] == '[':
 		var list []T
 		if err := json.Unmarshal(raw, &list); err != nil {
 			return nil, openai.BadField(field, "%v", err)
@@ -213,24 +214,18 @@ func each[T any](field string, raw json.RawMessage, n int) ([]T, error) {
 			return nil, openai.BadField(field, "a list of %d for %d prompts: want one for each", len(list), n)
 		}
 		return list, nil
+	default:
+		if err := json.Unmarshal(raw, &one); err != nil {
+			return nil, openai.BadField(field, "%v", err)
+		}
 	}
-	var one T
-	if err := json.Unmarshal(raw, &one); err != nil {
-		return nil, openai.BadField(field, "%v", err)
-	}
-	for i := range all {
-		all[i] = one
-	}
-	return all, nil
+	return slices.Repeat([]T{one}, n), nil
 }
 
 // id is what the answer calls a choice: the client's rid, or the request's own, with the place
 // of the choice where there are several.
 func id(req *openai.Request, requestID string, choice int) string {
-	name := req.Choices[choice].ID
-	if name == "" {
-		name = requestID
-	}
+	name := cmp.Or(req.Choices[choice].ID, requestID)
 	if len(req.Choices) > 1 {
 		return fmt.Sprintf("%s_%d", name, choice)
 	}

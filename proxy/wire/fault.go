@@ -34,23 +34,19 @@ func ErrorOf(err error) *openai.Error {
 		return e
 	}
 	e.Code = f.Code()
-	switch f.Owner() {
-	case attempt.Client:
+	switch {
+	case f == attempt.ClientGone:
+		e.Status = StatusClientClosed
+	case f == attempt.Deadline:
+		e.Status, e.Type = http.StatusGatewayTimeout, "timeout_error"
+	case f == attempt.Ending:
+		e.Status, e.RetryAfter = http.StatusServiceUnavailable, 5
+	case f == attempt.Draining || f.Owner() == attempt.Cluster:
+		e.Status, e.RetryAfter = http.StatusServiceUnavailable, 1
+	case f.Owner() == attempt.Client:
 		e.Status, e.Type = http.StatusBadRequest, "invalid_request_error"
-	case attempt.Node, attempt.Pair:
+	default:
 		e.Status = http.StatusBadGateway
-	case attempt.Cluster:
-		e.Status, e.RetryAfter = http.StatusServiceUnavailable, 1
-	}
-	switch f {
-	case attempt.ClientGone:
-		e.Status, e.Type = StatusClientClosed, "server_error"
-	case attempt.Deadline:
-		e.Status, e.Type, e.RetryAfter = http.StatusGatewayTimeout, "timeout_error", 0
-	case attempt.Ending:
-		e.RetryAfter = 5
-	case attempt.Draining:
-		e.Status, e.RetryAfter = http.StatusServiceUnavailable, 1
 	}
 	return e
 }

@@ -10,8 +10,8 @@ import (
 	"kvferry/tokenizer"
 )
 
-// TokenizerFile answers with one of a tokenizer's files, or that there is none of that name. The
-// error is the system's.
+// TokenizerFile answers with one of a tokenizer's files. The error is that there is none of that name,
+// or the system's.
 func TokenizerFile(w http.ResponseWriter, files tokenizer.Files, file string) error {
 	err := fs.ErrNotExist
 	if slices.Contains(tokenizer.FileNames, file) {
@@ -23,11 +23,10 @@ func TokenizerFile(w http.ResponseWriter, files tokenizer.Files, file string) er
 	}
 	switch lost := (*fs.PathError)(nil); {
 	case errors.Is(err, fs.ErrNotExist):
-		w.Header().Del("Content-Type")
-		Error(w, &openai.Error{
+		return &openai.Error{
 			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
 			Message: "no such file of the tokenizer: " + openai.Abbreviate(file) + ": ask for " + tokenizer.FileName + ", " + tokenizer.ConfigFileName + " or " + tokenizer.ModelConfigFileName,
-		})
+		}
 	case errors.As(err, &lost): // else the client has gone
 		return err
 	}
