@@ -47,7 +47,7 @@ type LeaseConfig struct {
 	Rules   Rules         // that a node is refused by, so that it is told why
 	Clock   clock.Clock
 	Logger  *slog.Logger
-	Streams Streams // nil if nobody has any
+	Streams Streams
 }
 
 // Streams are the connections that somebody else has to the nodes: signs of life beside
@@ -60,12 +60,6 @@ type Streams interface {
 	Changed() <-chan struct{}
 }
 
-// noStreams are nobody's: heartbeats are all there is.
-type noStreams struct{}
-
-func (noStreams) Heard(string, uint64) (time.Duration, bool) { return 0, false }
-func (noStreams) Changed() <-chan struct{}                   { return nil }
-
 // A lease is held by one instance of a node.
 type lease struct {
 	number uint64
@@ -76,9 +70,6 @@ type lease struct {
 
 // NewLeases has no nodes yet. Run, or who calls Step, ends the leases that are over.
 func NewLeases(cfg LeaseConfig) *Leases {
-	if cfg.Streams == nil {
-		cfg.Streams = noStreams{}
-	}
 	return &Leases{
 		cfg: cfg, list: NewList(), held: make(map[uint64]*lease), byID: make(map[string]*lease), alone: make(map[string]lonely),
 		terms: health.NewTerms(cfg.Clock.Now(), cfg.TTL),

@@ -29,6 +29,12 @@ type leases struct {
 	held  map[string]uint64
 }
 
+// noStreams are nobody's: heartbeats are all there is.
+type noStreams struct{}
+
+func (noStreams) Heard(string, uint64) (time.Duration, bool) { return 0, false }
+func (noStreams) Changed() <-chan struct{}                   { return nil }
+
 func newLeases(t *testing.T, streams members.Streams) *leases {
 	s := &leases{t: t, held: make(map[string]uint64)}
 	s.Leases = members.NewLeases(members.LeaseConfig{
@@ -67,7 +73,7 @@ func (s *leases) until(at time.Duration, renewed map[string]uint64) {
 
 func TestLeases(t *testing.T) {
 	memberstest.Test(t, synctest.Test, func(t *testing.T) memberstest.Subject {
-		s := newLeases(t, nil)
+		s := newLeases(t, noStreams{})
 		return memberstest.Subject{
 			Membership: s,
 			Join:       s.join,
@@ -108,7 +114,7 @@ func (s *leases) there() (ids []string) {
 // TestLeaseLength: a lease is as long as the proxy is told, and as it tells the node. A
 // renewal makes it as long again.
 func TestLeaseLength(t *testing.T) {
-	s := newLeases(t, nil)
+	s := newLeases(t, noStreams{})
 	s.join(memberstest.Node("node-1", 1))
 	s.until(ttl-1, nil)
 	s.renew("node-1", nil)
@@ -128,7 +134,7 @@ func TestLeaseLength(t *testing.T) {
 // TestStoodStill: a proxy that was stopped for a minute has heard nobody, which says nothing
 // of the nodes.
 func TestStoodStill(t *testing.T) {
-	s := newLeases(t, nil)
+	s := newLeases(t, noStreams{})
 	s.join(memberstest.Node("node-1", 1))
 	s.until(50*time.Millisecond, nil)
 	if text := s.log.String(); text != "" {
@@ -154,7 +160,7 @@ func TestRefused(t *testing.T) {
 		"a field that makes no sense": {func(n *proto.NodeInfo) { n.Vocab = 0 }, codes.InvalidArgument, "node.vocab: 0", 0},
 		"one that does not fit":       {func(n *proto.NodeInfo) { n.Model = "other" }, codes.FailedPrecondition, "node.model: node-2 serves", 1},
 	} {
-		s := newLeases(t, nil)
+		s := newLeases(t, noStreams{})
 		s.join(memberstest.Node("node-1", 1))
 		n := memberstest.Node("node-2", 1)
 		tc.change(n)
@@ -168,7 +174,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: the log says %q", name, text)
 		}
 	}
-	s := newLeases(t, nil)
+	s := newLeases(t, noStreams{})
 	if _, err := s.Register(t.Context(), &proto.RegisterRequest{}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no node: %v", err)
 	}
@@ -267,7 +273,7 @@ func (s *streams) breaks() {
 
 // TestNoLeases: after the end nobody registers, and is told that it may try again.
 func TestNoLeases(t *testing.T) {
-	s := newLeases(t, nil)
+	s := newLeases(t, noStreams{})
 	s.join(memberstest.Node("node-1", 1))
 	s.Close(errClosed)
 	for _, id := range []string{"node-1", "node-2"} {
@@ -290,7 +296,7 @@ func TestLeasesOfNodesWithoutPartner(t *testing.T) {
 		return n
 	}
 	const p, d = proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE
-	s := newLeases(t, nil)
+	s := newLeases(t, noStreams{})
 	refuse := func(info *proto.NodeInfo, want ...string) {
 		t.Helper()
 		_, err := s.Register(t.Context(), &proto.RegisterRequest{Node: info})

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 
@@ -21,51 +20,24 @@ func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Req
 	err = e.nobody() // if the last has just gone
 	e.mu.Unlock()
 	for _, en := range up {
-		answer, text, fail := e.passTo(ctx, en, q, body, more)
+		f := &failure{request: q.Method + " " + q.URL.Path, engine: en.id, leg: "whole"}
+		answer := e.send(ctx, f, en, q.Method, q.URL.RequestURI(), NewRequest(openai.Completion, q).header, body, more)
+		if f.err == nil {
+			if f.body, err = whole(answer.Body, maxAnswer, more); err != nil {
+				f.err = plain(ctx, err)
+			}
+			_ = answer.Body.Close()
+		}
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case fail == nil:
+		case f.err == nil || f.status > 0 && f.body != nil && !f.retryable(): // what it says is wrong with the request is an answer
 			w.Header().Set("Content-Type", answer.Header.Get("Content-Type"))
 			w.WriteHeader(answer.StatusCode)
-			_, _ = w.Write(text) // a client that is gone needs no answer
+			_, _ = w.Write(f.body) // a client that is gone needs no answer
 			return nil
 		}
-		err = fail.api()
+		err = f.api()
 	}
 	return err
-}
-
-// passTo asks one engine. What it says is wrong with the request is an answer, what is wrong with itself a
-// failure.
-func (e *Engines) passTo(ctx context.Context, en *engine, q *http.Request, body []byte, more func(bytes int64) bool) (*http.Response, []byte, *failure) {
-	f := &failure{request: q.Method + " " + q.URL.Path, engine: en.id, leg: "whole"}
-	out, err := http.NewRequestWithContext(ctx, q.Method, en.url+q.URL.RequestURI(), bytes.NewReader(body))
-	if f.err = err; err != nil {
-		return nil, nil, f
-	}
-	out.Header = NewRequest(openai.Completion, q).header
-	if body != nil {
-		out.Header.Set("Content-Type", "application/json")
-	}
-	answer, err := e.client.Do(out)
-	if f.err = plain(ctx, err); err != nil {
-		return nil, nil, f
-	}
-	defer answer.Body.Close()
-	text, err := whole(answer.Body, maxAnswer, more)
-	switch status := answer.StatusCode; {
-	case err != nil:
-		f.err = plain(ctx, err)
-	case status == http.StatusOK:
-		return answer, text, nil
-	case status < http.StatusBadRequest || status > maxStatus:
-		f.err = &statusError{q.URL.Path, status}
-	default:
-		f.err, f.status, f.body = &statusError{q.URL.Path, status}, status, text
-		if !f.retryable() {
-			return answer, text, nil
-		}
-	}
-	return nil, nil, f
 }

@@ -294,37 +294,51 @@ func (r *Request) prefilled(s *said) {
 
 // post sends a leg's request. The answer is 200, and its body the caller's to close.
 func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, body []byte) (*http.Response, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, v.url+r.path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	q.Header = r.header.Clone()
-	q.Header.Set("Content-Type", "application/json")
-	q.Header.Set("X-Request-Id", r.name) // one for both legs: there are connectors that find the KV by it
-	q.Close = !v.echoes.Load()           // what comes late on a connection would be taken for the next answer
+	f := r.fail(v, leg, nil)
+	header := r.header.Clone()
+	header.Set("X-Request-Id", r.name) // one for both legs: there are connectors that find the KV by it
 	v.sent = e.cfg.Clock.Now()
-	answer, err := e.client.Do(q)
-	if err != nil {
-		f := r.fail(v, leg, plain(ctx, err))
-		dial := (*net.OpError)(nil)
-		f.reached = !errors.As(err, &dial) || dial.Op != "dial"
+	answer := e.send(ctx, f, v.engine, http.MethodPost, r.path, header, body, r.More)
+	if f.err != nil {
 		return nil, f
 	}
+	return answer, nil
+}
+
+// send sends a request to an engine, with a body if it is not nil. Either the answer is 200, and its body the caller's
+// to close, or f says why not: with the status and body of an answer that says an error.
+func (e *Engines) send(ctx context.Context, f *failure, en *engine, method, path string, header http.Header, body []byte, more func(bytes int64) bool) *http.Response {
+	q, err := http.NewRequestWithContext(ctx, method, en.url+path, bytes.NewReader(body))
+	if f.err = err; err != nil {
+		return nil
+	}
+	q.Header = header
+	if body != nil {
+		header.Set("Content-Type", "application/json")
+	}
+	q.Close = !en.echoes.Load() // what comes late on a connection would be taken for the next answer
+	answer, err := e.client.Do(q)
+	if err != nil {
+		f.err = plain(ctx, err)
+		dial := (*net.OpError)(nil)
+		f.reached = !errors.As(err, &dial) || dial.Op != "dial"
+		return nil
+	}
 	if answer.StatusCode == http.StatusOK {
-		return answer, nil
+		return answer
 	}
 	defer answer.Body.Close()
-	f := r.fail(v, leg, &statusError{r.path, answer.StatusCode})
+	f.err = &statusError{q.URL.Path, answer.StatusCode}
 	if answer.StatusCode < http.StatusBadRequest || answer.StatusCode > maxStatus {
-		return nil, f // it does not do what was asked, and says no error: a redirect, say
+		return answer // it does not do what was asked, and says no error: a redirect, say
 	}
 	f.status = answer.StatusCode
 	f.after, _ = strconv.Atoi(answer.Header.Get("Retry-After")) // a date is not read
 	f.after = min(f.after, maxRetryAfter)
 	late := time.AfterFunc(min(e.patience, time.Second), func() { _ = answer.Body.Close() })
 	defer late.Stop()
-	f.body, _ = whole(answer.Body, maxErrorText, r.More) // the status says enough
-	return nil, f
+	f.body, _ = whole(answer.Body, maxErrorText, more) // the status says enough
+	return answer
 }
 
 // fail is a failure of a leg whose engine has the request.
