@@ -81,8 +81,7 @@ func Reported(code int32) Fault {
 
 // FaultOf returns the fault of an error, the outermost if it wraps several; false if it has none.
 func FaultOf(err error) (f Fault, ok bool) {
-	ok = errors.As(err, &f)
-	return f, ok
+	return errors.AsType[Fault](err)
 }
 
 // Owner returns who the failure is due to.

@@ -238,11 +238,11 @@ func blamed(t *testing.T, c *testCluster, but ...health.Subject) {
 	n := c.proxy.nodes
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for s := range n.quarantine.Rests() {
-		if !slices.Contains(but, s) {
+	n.quarantine.Rests(0, func(node, peer string, _ bool, _ uint64) {
+		if s := (health.Subject{Node: node, Peer: peer}); !slices.Contains(but, s) {
 			t.Errorf("%v has failed", s)
 		}
-	}
+	})
 }
 
 // TestAheadTakesTurns: each prompt is one placement, whether it goes ahead, does not, or is given

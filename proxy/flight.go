@@ -95,8 +95,7 @@ func (f *flight) again(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	var leg *attempt.LegError
-	isLeg := errors.As(err, &leg)
+	leg, isLeg := errors.AsType[*attempt.LegError](err)
 	fault, ok := attempt.FaultOf(err)
 	switch owner := fault.Owner(); {
 	case !ok, owner == attempt.Client, owner == attempt.Cluster && fault != attempt.NoNode, isLeg && !leg.Retryable:
@@ -178,8 +177,7 @@ func (f *flight) submit(ctx context.Context) error {
 // other nodes, and compared where the client has them. Those of a prompt whose KV has not landed
 // are too, whatever the error.
 func unreliable(err error) bool {
-	var leg *attempt.LegError
-	return errors.Is(err, attempt.ErrBroken) || errors.As(err, &leg) && leg.Fault == attempt.Content
+	return errors.Is(err, attempt.ErrBroken) || errors.Is(err, attempt.Content)
 }
 
 // follow reads what the nodes say of an attempt until it ends, or ctx does: then the error is
@@ -411,8 +409,12 @@ func (f *flight) leg(ctx context.Context, a *submission, kind handoff.Leg) (*leg
 	if l.kind != proto.Leg_LEG_DECODE {
 		l.tokens = len(f.choice.Prompt) + known
 	}
-	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+known))
-	s.Prompt = f.appendPrompt(f.appendPrompt(s.Prompt, f.choice.Prompt), f.delivered[:known])
+	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+known)) // as nodes know the ids
+	for _, ids := range [][]uint32{f.choice.Prompt, f.delivered[:known]} {
+		for _, id := range ids {
+			s.Prompt = binary.LittleEndian.AppendUint32(s.Prompt, f.req.Tokenizer.ToNode(id))
+		}
+	}
 	return l, s
 }
 
@@ -439,8 +441,8 @@ func (f *flight) unqueue(worked bool) {
 // the one at fault: both are avoided, and the registry counts for each node and for the pair.
 // Where there is no path between them, another pair may have either.
 func (f *flight) blame(a *submission, err error) {
-	var failed *attempt.LegError
-	if !errors.As(err, &failed) {
+	failed, ok := errors.AsType[*attempt.LegError](err)
+	if !ok {
 		return
 	}
 	failed.RequestID = f.requestID
@@ -478,15 +480,13 @@ func (f *flight) blame(a *submission, err error) {
 func (f *flight) leave(ctx context.Context, a *submission, err error) {
 	f.unqueue(err == nil)
 	f.stay(a)
-	fault, _ := attempt.FaultOf(err)
-	badKV := fault == attempt.Content
 	for _, l := range []*leg{a.compute, a.decode} {
 		switch {
 		case l == nil:
 		case err == nil && a.Ended():
 			l.node.release(l)
 		case err != nil && ctx.Err() == nil:
-			l.node.cancelLeg(l, err.Error(), badKV)
+			l.node.cancelLeg(l, err.Error(), errors.Is(err, attempt.Content))
 		case err != nil:
 			l.node.cancelLeg(l, context.Cause(ctx).Error(), false)
 		default: // complete without a word of the end
@@ -518,12 +518,3 @@ func (f *flight) counts() (prompt, output int) {
 // cachedTokens is how much of the prompt a prefix cache had. A retry's prompt has part of the
 // answer too.
 func (f *flight) cachedTokens() uint32 { return min(f.cached, uint32(len(f.choice.Prompt))) }
-
-// appendPrompt appends ids as Submit.prompt carries them: as nodes know them, four bytes each,
-// little endian.
-func (f *flight) appendPrompt(dst []byte, ids []uint32) []byte {
-	for _, id := range ids {
-		dst = binary.LittleEndian.AppendUint32(dst, f.req.Tokenizer.ToNode(id))
-	}
-	return dst
-}

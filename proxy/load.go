@@ -62,13 +62,6 @@ func (m *member) drainLocked() (turned bool) {
 	return true
 }
 
-// lastHeard is when the node last said something over its stream, and whether that is open.
-func (m *member) lastHeard() (at time.Duration, open bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.heard, m.up
-}
-
 // gotOn is when the node last got on with its work, by the counts in its loads.
 func (m *member) gotOn() time.Duration {
 	m.mu.Lock()
@@ -99,14 +92,6 @@ func (m *member) outlook() attempt.Outlook {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.way.Outlook(m.roundTrip(m.path), m.load, int(m.info.BlockTokens))
-}
-
-// counted notes the tokens that wait at the node, and takes the prompts among them, those up
-// to the Submit with that id, off those on their way. Only the stream says this: a heartbeat
-// does not say which prompts it counts. The caller holds mu.
-func (m *member) counted(tokens uint32, last uint64) {
-	m.waiting = int(tokens)
-	m.way.Counted(last)
 }
 
 // recoverLocked notes a sign of life. It reports whether the node had been left for the

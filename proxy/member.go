@@ -199,7 +199,9 @@ func (m *member) receive(msg *proto.FromNode) error {
 	changed := false
 	if msg.Load != nil {
 		changed = m.setLoad(msg.Load)
-		m.counted(msg.Load.WaitingTokens, msg.LastSubmit)
+		// Only the stream says which prompts these are: a heartbeat does not.
+		m.waiting = int(msg.Load.WaitingTokens)
+		m.way.Counted(msg.LastSubmit)
 	}
 	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Migrated)+len(msg.Finished)+len(msg.Failed) > 0 {
 		m.progress.Word(now)

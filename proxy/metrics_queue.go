@@ -19,10 +19,7 @@ func (p *Proxy) clusterMetrics() metrics.Cluster {
 			n := p.nodes
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			now := n.clock.Now()
-			for s, total := range n.quarantine.Rests() {
-				each(s.Node, s.Peer, n.quarantine.Resting(now, s), total)
-			}
+			n.quarantine.Rests(n.clock.Now(), each)
 		},
 	}
 }

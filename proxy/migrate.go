@@ -46,9 +46,8 @@ func (f *flight) moveOn(a *submission, next attempt.Next) {
 		a.target.node.expect(a.target, false)
 	case attempt.Stay:
 		f.metrics.NotMigrated()
-		var failed *attempt.LegError
-		badKV := errors.As(a.refused, &failed) && failed.Fault == attempt.Content
-		if failed != nil && !badKV { // else the node that has it finds out whose fault it is
+		badKV := errors.Is(a.refused, attempt.Content)
+		if failed, ok := errors.AsType[*attempt.LegError](a.refused); ok && !badKV { // else the node that has it finds out whose fault it is
 			f.proxy.nodes.failed(a.target.node, from.node, failed)
 		}
 		from.node.tell(from, &proto.ToNode{Kind: &proto.ToNode_Resume{Resume: &proto.Resume{Id: from.id, Reason: fmt.Sprint(a.refused), BadKv: badKV}}})

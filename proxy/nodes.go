@@ -239,7 +239,9 @@ func (n *nodes) Heard(id string, incarnation uint64) (at time.Duration, open boo
 	if m == nil || m.incarnation != incarnation {
 		return 0, false
 	}
-	return m.lastHeard()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard, m.up
 }
 
 // Changed implements [members.Streams].

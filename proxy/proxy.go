@@ -206,16 +206,13 @@ func (p *Proxy) GRPCAddr() string {
 // Ready returns nil if a request would be served now, and else why not: what
 // /health says.
 func (p *Proxy) Ready() error {
-	if p.drains() {
+	p.mu.Lock()
+	draining := p.draining
+	p.mu.Unlock()
+	if draining {
 		return attempt.Ending
 	}
 	return p.wait(ended)
-}
-
-func (p *Proxy) drains() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.draining
 }
 
 // WaitReady returns once the nodes needed to serve have joined, or with the

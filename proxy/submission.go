@@ -70,11 +70,6 @@ func (s *submission) concerned(node string) (compute, decode *leg) {
 	return s.compute, s.decode
 }
 
-// node is that of the leg submitted so far, nil if there is none.
-func (s *submission) node() *member {
-	return cmp.Or(nodeOf(s.compute), nodeOf(s.decode))
-}
-
 // token takes one token and appends to ready those that are now in order.
 func (s *submission) token(ready []attempt.Token, t arrival) ([]attempt.Token, error) {
 	kind, ok := s.kindOf(t.leg)
@@ -161,8 +156,7 @@ func (s *submission) account(b *proto.Breakdown, cached uint32) {
 
 // blame names the leg in an error of the state machine, which knows no node.
 func (s *submission) blame(l *leg, err error) error {
-	var named *attempt.LegError
-	if errors.Is(err, attempt.ErrBroken) && !errors.As(err, &named) {
+	if _, named := errors.AsType[*attempt.LegError](err); !named && errors.Is(err, attempt.ErrBroken) {
 		code := proto.FailCode_FAIL_INTERNAL
 		if attempt.OfPair(err) {
 			code = proto.FailCode_FAIL_CONTENT
@@ -192,7 +186,7 @@ var roles = map[handoff.Leg]proto.Role{
 // choiceOf says which nodes may take a leg of the submission: the second goes with the node of
 // the first, and the first to one for which there is a partner.
 func (s *submission) choiceOf(kind handoff.Leg) choice {
-	ch := choice{role: roles[kind], with: s.node()}
+	ch := choice{role: roles[kind], with: cmp.Or(nodeOf(s.compute), nodeOf(s.decode))}
 	if ch.with == nil && s.Second() != kind {
 		ch.partner = roles[s.Second()]
 	}

@@ -19,8 +19,8 @@ import (
 // another node has to say first whose it is: one that has found its memory changed by itself, and
 // ended its leg, may have said so already.
 func (f *flight) doubt(a *submission, r report, unread []report, fault error) error {
-	var leg *attempt.LegError
-	if !errors.As(fault, &leg) || r.failed == nil {
+	leg, ok := errors.AsType[*attempt.LegError](fault)
+	if !ok || r.failed == nil {
 		return fault
 	}
 	bad := r.failed.GetBreakdown().GetKvBlocksBad()

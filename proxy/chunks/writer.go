@@ -9,6 +9,7 @@ package chunks
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -67,12 +68,7 @@ func (s *Writer) WriteHeader(status int) {
 	b := append(strconv.AppendInt(append(*waiting, "HTTP/1.1 "...), int64(status), 10), ' ')
 	b = append(append(b, http.StatusText(status)...), "\r\n"...)
 	field := func(name, value string) { b = append(append(append(append(b, name...), ": "...), value...), "\r\n"...) }
-	names := make([]string, 0, 4)
-	for name := range s.header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(s.header)) {
 		field(name, s.header.Get(name))
 	}
 	field("Date", time.Now().UTC().Format(http.TimeFormat))

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"iter"
 	"time"
 
 	"kvferry/proto"
@@ -127,15 +126,11 @@ func (q *Quarantine) Chosen(now time.Duration, s Subject) {
 	}
 }
 
-// Rests goes through the subjects that have failed of late, with how often each was put to
-// rest.
-func (q *Quarantine) Rests() iter.Seq2[Subject, uint64] {
-	return func(yield func(Subject, uint64) bool) {
-		for s, c := range q.of {
-			if !yield(s, c.total) {
-				return
-			}
-		}
+// Rests calls each for every subject that has failed of late, with whether it rests now and how
+// often it was put to rest.
+func (q *Quarantine) Rests(now time.Duration, each func(node, peer string, resting bool, total uint64)) {
+	for s, c := range q.of {
+		each(s.Node, s.Peer, q.Resting(now, s), c.total)
 	}
 }
 

@@ -248,9 +248,7 @@ func (e *Engines) Model() (name string, maxLen uint32, ok bool) {
 func (e *Engines) Rests(now time.Duration, each func(node, peer string, resting bool, total uint64)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for s, total := range e.quarantine.Rests() {
-		each(s.Node, s.Peer, e.quarantine.Resting(now, s), total)
-	}
+	e.quarantine.Rests(now, each)
 }
 
 // Expected is how long a request that arrives now would wait for others, with so many tokens of

@@ -22,20 +22,13 @@ import (
 // parsing makes more of them.
 type Body struct {
 	Bytes []byte
-	hold  *admission.Hold
+	*admission.Hold
 }
-
-// Keep is for a body that has been parsed and is of use for longer: it then counts as so many bytes, with
-// what was made of it.
-func (b *Body) Keep(bytes int64) { b.hold.Keep(bytes) }
-
-// More takes memory for so many bytes of an answer, until Release, and reports whether there is.
-func (b *Body) More(bytes int64) bool { return b.hold.More(bytes) }
 
 // Release gives the memory back, once the body has been parsed.
 func (b *Body) Release() {
 	b.Bytes = nil
-	b.hold.Release()
+	b.Hold.Release()
 }
 
 // Limits bound a body.
@@ -92,12 +85,11 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limits Limits) (*Body, err
 	}
 	hold.Release()
 	w.Header().Set("Connection", "close")
-	var tooLarge *http.MaxBytesError
 	e := &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
 	switch {
-	case errors.As(err, &tooLarge):
+	case errors.As(err, new(*http.MaxBytesError)):
 		admission.Decline(w, r)
-		return nil, tooLong(tooLarge.Limit, err)
+		return nil, tooLong(limits.Bytes, err)
 	case slow:
 		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", admission.ErrSlow.Error()+": send it again"
 	case errors.Is(err, os.ErrDeadlineExceeded):

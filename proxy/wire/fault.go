@@ -21,8 +21,7 @@ const StatusClientClosed = 499
 // when, in seconds), 500 for an error without a fault. Time that ran out is 504. An error that is one of the
 // API's already stays as it is.
 func ErrorOf(err error) *openai.Error {
-	var api *openai.Error
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*openai.Error](err); ok {
 		return api
 	}
 	e := &openai.Error{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error(), Err: err}
