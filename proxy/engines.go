@@ -65,11 +65,7 @@ func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer body.Release()
-	text := body.Bytes
-	if r.Method != http.MethodPost {
-		text = nil
-	}
-	err = p.engines.PassOn(ctx, w, r, text, body.More)
+	err = p.engines.PassOn(ctx, w, r, body.Bytes, body.More)
 	if err != nil {
 		p.answerSoon(w) // the engine may have taken all the time that there was
 	}

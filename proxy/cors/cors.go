@@ -25,11 +25,6 @@ var safe = []string{"Accept", "Accept-Language", "Content-Language", "Content-Ty
 // maxAge is for how many seconds a browser may keep the answer to a preflight.
 const maxAge = "600"
 
-// allows reports whether a page of that origin may use the API.
-func (p Policy) allows(origin string) bool {
-	return slices.Contains(p.Origins, "*") || slices.Contains(p.Origins, origin)
-}
-
 // inference are the endpoints to which pages may POST as Policy has it. The others control the server.
 var inference = []string{"/v1/completions", "/v1/chat/completions", "/generate", "/tokenize", "/detokenize"}
 
@@ -39,11 +34,8 @@ var getControls = []string{"/flush_cache", "/start_profile", "/stop_profile"}
 // controls reports whether a browser asks for a page of another origin that an endpoint control the server. A page's
 // image makes such requests without an Origin: then the browser says so in Sec-Fetch-Site.
 func controls(r *http.Request, method string) bool {
-	if method == http.MethodGet || method == http.MethodHead {
-		if !slices.Contains(getControls, r.URL.Path) {
-			return false
-		}
-	} else if slices.Contains(inference, r.URL.Path) {
+	gets := method == http.MethodGet || method == http.MethodHead
+	if gets && !slices.Contains(getControls, r.URL.Path) || !gets && slices.Contains(inference, r.URL.Path) {
 		return false
 	}
 	change := *r
@@ -67,14 +59,15 @@ func (p Policy) Handle(w http.ResponseWriter, r *http.Request) (answered bool) {
 	h.Add("Vary", "Origin")
 	method := r.Header.Get("Access-Control-Request-Method")
 	preflight := r.Method == http.MethodOptions && method != ""
-	if !p.allows(origin) {
+	all := slices.Contains(p.Origins, "*")
+	if !all && !slices.Contains(p.Origins, origin) {
 		if preflight {
 			http.Error(w, "Disallowed CORS origin", http.StatusBadRequest)
 		}
 		return preflight
 	}
 	// With credentials a browser takes no "*".
-	if slices.Contains(p.Origins, "*") && !p.Credentials {
+	if all && !p.Credentials {
 		h.Set("Access-Control-Allow-Origin", "*")
 	} else {
 		h.Set("Access-Control-Allow-Origin", origin)

@@ -20,19 +20,10 @@ var (
 // costs. The nodes' time is modelled, and there is no GPU to profile.
 type Profiler struct {
 	mu    sync.Mutex
-	state stage
-	data  bytes.Buffer
+	runs  bool
+	data  bytes.Buffer // of the profile that ended last, until it is fetched
 	limit *time.Timer
 }
-
-// stage is how far a profile has come.
-type stage int
-
-const (
-	noProfile stage = iota
-	profileRuns
-	profileTaken // to be fetched
-)
 
 // maxProfile is when a profile that nobody stops ends by itself. It can be fetched after that.
 const maxProfile = 10 * time.Minute
@@ -41,14 +32,14 @@ const maxProfile = 10 * time.Minute
 func (q *Profiler) Start() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.state == profileRuns {
+	if q.runs {
 		return ErrRuns
 	}
 	q.data.Reset()
 	if err := pprof.StartCPUProfile(&q.data); err != nil {
 		return fmt.Errorf("%w: %w", ErrRuns, err) // one of this process that is not ours
 	}
-	q.state = profileRuns
+	q.runs = true
 	q.limit = time.AfterFunc(maxProfile, q.End)
 	return nil
 }
@@ -61,10 +52,10 @@ func (q *Profiler) End() {
 }
 
 func (q *Profiler) endLocked() {
-	if q.state == profileRuns {
+	if q.runs {
 		pprof.StopCPUProfile()
 		q.limit.Stop()
-		q.state = profileTaken
+		q.runs = false
 	}
 }
 
@@ -72,10 +63,10 @@ func (q *Profiler) endLocked() {
 func (q *Profiler) Take() ([]byte, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.state == noProfile {
+	q.endLocked()
+	if q.data.Len() == 0 {
 		return nil, ErrNone
 	}
-	q.endLocked()
-	q.state = noProfile
+	defer q.data.Reset()
 	return bytes.Clone(q.data.Bytes()), nil
 }

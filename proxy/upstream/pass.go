@@ -9,7 +9,7 @@ import (
 
 // PassOn has an engine that answers clients answer a request that generates nothing, such as
 // GET /v1/models: the first that is up, or the next where that fails. The client gets its bytes; body is
-// the request's, nil for none, and more takes memory for the answer.
+// the request's, empty for none, and more takes memory for the answer.
 func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Request, body []byte, more func(bytes int64) bool) error {
 	together, err := e.Serving()
 	if err != nil {

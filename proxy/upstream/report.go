@@ -94,19 +94,18 @@ func (r *Request) awaitReport(ctx context.Context) {
 	if r.took.Wire != nil || r.reported == nil {
 		return
 	}
+	if r.asked.Breakdown && len(r.reported) == 0 {
+		late := time.NewTimer(lastWord)
+		defer late.Stop()
+		select {
+		case r.took = <-r.reported:
+		case <-late.C:
+		case <-ctx.Done():
+		}
+		return
+	}
 	select {
 	case r.took = <-r.reported:
-		return
 	default:
-	}
-	if !r.asked.Breakdown {
-		return
-	}
-	late := time.NewTimer(lastWord)
-	defer late.Stop()
-	select {
-	case r.took = <-r.reported:
-	case <-late.C:
-	case <-ctx.Done():
 	}
 }

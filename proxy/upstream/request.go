@@ -80,7 +80,7 @@ const wordsInBlock = 16
 
 // NewRequest is one for an endpoint that generates. Its body comes with Parse.
 func NewRequest(kind openai.Kind, r *http.Request) *Request {
-	q := &Request{path: r.URL.Path, kind: kind, header: make(http.Header)}
+	q := &Request{path: r.URL.Path, kind: kind, header: make(http.Header), avoid: make(map[*engine]bool)}
 	for _, name := range forwarded {
 		if v := r.Header[name]; len(v) > 0 {
 			q.header[name] = v

@@ -225,9 +225,6 @@ func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, 
 		fail = nil
 	}
 	if fail != nil {
-		if r.avoid == nil {
-			r.avoid = make(map[*engine]bool)
-		}
 		r.avoid[v.engine] = true
 	}
 	e.leave(v, fail, well)
@@ -305,7 +302,7 @@ func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, bo
 	return answer, nil
 }
 
-// send sends a request to an engine, with a body if it is not nil. Either the answer is 200, and its body the caller's
+// send sends a request to an engine, with a body if it is not empty. Either the answer is 200, and its body the caller's
 // to close, or f says why not: with the status and body of an answer that says an error.
 func (e *Engines) send(ctx context.Context, f *failure, en *engine, method, path string, header http.Header, body []byte, more func(bytes int64) bool) *http.Response {
 	q, err := http.NewRequestWithContext(ctx, method, en.url+path, bytes.NewReader(body))
@@ -313,7 +310,7 @@ func (e *Engines) send(ctx context.Context, f *failure, en *engine, method, path
 		return nil
 	}
 	q.Header = header
-	if body != nil {
+	if len(body) > 0 {
 		header.Set("Content-Type", "application/json")
 	}
 	q.Close = !en.echoes.Load() // what comes late on a connection would be taken for the next answer
