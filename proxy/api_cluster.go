@@ -50,5 +50,5 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Scheduler: n.Scheduler, MaxLoRAs: state.MaxLoRAs, Adapters: append([]string{}, state.Adapters...), Version: n.Version,
 		})
 	}
-	wire.JSON(w, serverinfo.New(info))
+	wire.JSON(w, serverinfo.Server{ModelPath: info.Model, InternalStates: make([]serverinfo.InternalState, 1), Kvferry: info})
 }

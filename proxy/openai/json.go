@@ -72,17 +72,12 @@ type Breakdown struct {
 }
 
 func (u Usage) appendJSON(b []byte) []byte {
-	b = append(b, '{')
-	b = AppendField(b, "prompt_tokens", uint64(u.Prompt))
-	b = append(b, ',')
-	b = AppendField(b, "total_tokens", uint64(u.Prompt)+uint64(u.Completion))
-	b = append(b, ',')
-	b = AppendField(b, "completion_tokens", uint64(u.Completion))
+	b = AppendField(append(b, '{'), "prompt_tokens", uint64(u.Prompt))
+	b = AppendField(append(b, ','), "total_tokens", uint64(u.Prompt)+uint64(u.Completion))
+	b = AppendField(append(b, ','), "completion_tokens", uint64(u.Completion))
 	b = append(b, `,"prompt_tokens_details":`...)
 	if u.Cached > 0 {
-		b = append(b, '{')
-		b = AppendField(b, "cached_tokens", uint64(u.Cached))
-		b = append(b, '}')
+		b = append(AppendField(append(b, '{'), "cached_tokens", uint64(u.Cached)), '}')
 	} else {
 		b = append(b, "null"...)
 	}

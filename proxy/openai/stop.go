@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -112,14 +113,12 @@ func (c *Cut) Add(ids []uint32, last bool) (n int, matched string, stopped bool)
 // match looks for what stops the answer with the token id, whose text begins at before. end is
 // where the answer's text ends then. Of several stop strings the one that begins first counts.
 func (c *Cut) match(before int, id uint32) (end int, by string, ok bool) {
-	for _, t := range c.stop.Tokens {
-		if t == id {
-			end = before
-			if c.stop.Include {
-				end = len(c.text)
-			}
-			return max(end, c.released), strconv.FormatUint(uint64(id), 10), true
+	if slices.Contains(c.stop.Tokens, id) {
+		end = before
+		if c.stop.Include {
+			end = len(c.text)
 		}
+		return max(end, c.released), strconv.FormatUint(uint64(id), 10), true
 	}
 	first := len(c.text)
 	for _, s := range c.stop.Strings {

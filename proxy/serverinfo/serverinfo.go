@@ -56,8 +56,3 @@ type Node struct {
 	Adapters           []string `json:"adapters"`  // in slots, or on their way there
 	Version            string   `json:"version"`
 }
-
-// New is the answer of a proxy.
-func New(p Proxy) Server {
-	return Server{ModelPath: p.Model, InternalStates: make([]InternalState, 1), Kvferry: p}
-}

@@ -70,11 +70,7 @@ func Nothing(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 // blanks, 256 bytes at most), else a new one of 128 random bits.
 func RequestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
-	fit := 0 < len(id) && len(id) <= 256
-	for i := 0; fit && i < len(id); i++ {
-		fit = ' ' < id[i] && id[i] < 0x7f
-	}
-	if fit {
+	if id != "" && len(id) <= 256 && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return id
 	}
 	var b [16]byte
