@@ -76,7 +76,15 @@ func (n *nodes) place(ch choice, req placement.Request) (*member, error) {
 		if !ok || !ch.fits(m) || !n.coupled(m, ch) {
 			continue
 		}
-		g := n.grade(now, m, stalled, ch)
+		g := good
+		switch _, avoid := ch.avoid[m]; {
+		case stalled:
+			g = stuck
+		case n.resting(now, m, ch):
+			g = resting
+		case avoid:
+			g = failed
+		}
 		if g < best {
 			best, nodes, candidates = g, nodes[:0], candidates[:0]
 		}
@@ -148,20 +156,6 @@ const (
 	stuck         // does not get on
 	worst
 )
-
-// grade is a node's for a request. The caller holds mu.
-func (n *nodes) grade(now time.Duration, m *member, stalled bool, ch choice) grade {
-	switch {
-	case stalled:
-		return stuck
-	case n.resting(now, m, ch):
-		return resting
-	}
-	if _, avoid := ch.avoid[m]; avoid {
-		return failed
-	}
-	return good
-}
 
 // resting reports whether a node is quarantined, or every pair that it could be part of.
 // The caller holds mu.

@@ -233,9 +233,7 @@ func (n *nodes) notifyLocked() {
 
 // Heard implements [members.Streams].
 func (n *nodes) Heard(id string, incarnation uint64) (at time.Duration, open bool) {
-	n.mu.Lock()
-	m := n.byID[id]
-	n.mu.Unlock()
+	m := n.member(id)
 	if m == nil || m.incarnation != incarnation {
 		return 0, false
 	}

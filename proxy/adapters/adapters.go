@@ -161,15 +161,15 @@ func (p *path) UnmarshalJSON(text []byte) error {
 // maxBody bounds it, in bytes: a name and a path.
 const maxBody = 64 << 10
 
-// read takes a request's body, and what is wrong with it.
-func read(w http.ResponseWriter, r *http.Request) (b body, bad *openai.Error) {
+// read has what a request's body asks for done, and returns the body, and what is wrong with it.
+func read(w http.ResponseWriter, r *http.Request, do func(body) *openai.Error) (b body, bad *openai.Error) {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&b); err != nil {
 		return b, &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body is no JSON object with lora_name and lora_path: %v", err)}
 	}
 	if b.Name == "" {
 		return b, openai.BadField("lora_name", "give the adapter's name")
 	}
-	return b, nil
+	return b, do(b)
 }
 
 // Serve adds the endpoints.
@@ -206,10 +206,7 @@ func (l *List) Serve(mux *http.ServeMux) {
 // vllm answers as vLLM does: a sentence.
 func (l *List) vllm(do func(body) *openai.Error, done string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		b, bad := read(w, r)
-		if bad == nil {
-			bad = do(b)
-		}
+		b, bad := read(w, r, do)
 		if bad != nil {
 			wire.Error(w, bad)
 			return
@@ -221,10 +218,7 @@ func (l *List) vllm(do func(body) *openai.Error, done string) http.HandlerFunc {
 // sglang answers as SGLang does: whether it was done, and all adapters that there are.
 func (l *List) sglang(do func(body) *openai.Error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		b, bad := read(w, r)
-		if bad == nil {
-			bad = do(b)
-		}
+		_, bad := read(w, r, do)
 		result := struct {
 			Success bool              `json:"success"`
 			Error   string            `json:"error_message"`

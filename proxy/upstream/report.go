@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -38,7 +39,9 @@ func (e *Engines) wantReport(r *Request, v *visit, params json.RawMessage) json.
 		return params
 	}
 	e.endReport(r)
-	r.word, r.reported = rand.Text(), make(chan connector, 1)
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	r.word, r.reported = hex.EncodeToString(b[:]), make(chan connector, 1)
 	e.reports.Store(r.word, r.reported)
 	fields["report_url"], _ = json.Marshal(base + ReportPath + r.word) // texts always encode
 	params, _ = json.Marshal(fields)

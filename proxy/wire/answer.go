@@ -48,22 +48,18 @@ func Nothing(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 			allowed = append(allowed, method)
 		}
 	}
-	if len(allowed) == 0 {
-		Error(w, &openai.Error{
-			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
-			Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path)),
-		})
-		return
+	e := &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found"}
+	e.Message = fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path))
+	if len(allowed) > 0 {
+		w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		e.Status, e.Code = http.StatusMethodNotAllowed, "method_not_allowed"
+		e.Message = fmt.Sprintf("%s %s: use %s", r.Method, openai.Abbreviate(r.URL.Path), strings.Join(allowed, " or "))
 	}
-	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
-	if r.Method == http.MethodOptions {
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	Error(w, &openai.Error{
-		Status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Code: "method_not_allowed",
-		Message: fmt.Sprintf("%s %s: use %s", r.Method, openai.Abbreviate(r.URL.Path), strings.Join(allowed, " or ")),
-	})
+	Error(w, e)
 }
 
 // RequestID is the client's X-Request-Id if it is fit for logs (printable ASCII without
