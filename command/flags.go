@@ -37,6 +37,29 @@ func Check(bad config.Faults, err error, names map[string]string) error {
 	return bad.Err("")
 }
 
+// Parse sets *to to what read makes of a flag's text, or adds to bad why read refuses it. An empty
+// text leaves *to as it is.
+func Parse[T any](bad *config.Faults, flag, text string, to *T, read func(string) (T, error)) {
+	if text != "" {
+		v, err := read(text)
+		if bad.Check(flag, err); err == nil {
+			*to = v
+		}
+	}
+}
+
+// ParseAll returns what read makes of each of a flag's texts, without those that it refuses: bad says
+// which.
+func ParseAll[T any](bad *config.Faults, flag string, texts []string, read func(string) (T, error)) (all []T) {
+	for _, text := range texts {
+		v, err := read(text)
+		if bad.Check(flag, err); err == nil {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
 // positive is the annotation of a flag for which 0 makes no sense.
 const positive = "kvferry/positive"
 

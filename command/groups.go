@@ -17,7 +17,6 @@ type Group struct {
 // AddGroups gives a command the flags of all groups. Its help lists them group by group, in
 // the order in which they were added to each.
 func AddGroups(cmd *cobra.Command, groups ...Group) {
-	cmd.Flags().SortFlags = false
 	for _, g := range groups {
 		g.Flags.SortFlags = false
 		cmd.Flags().AddFlagSet(g.Flags)

@@ -84,7 +84,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	// cobra would print its own words and all flags, which hides what was wrong.
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
-	setVersion(root, version.Line(root.Name()))
+	prepare(root, version.Line(root.Name()))
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkValues(cmd.Flags()) }
@@ -128,12 +128,13 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	return ExitFailed
 }
 
-// setVersion gives a command and those below it --version, of the program: cobra gives it to
-// the root alone, and "kvbench topo --version" would be an unknown flag.
-func setVersion(cmd *cobra.Command, line string) {
-	cmd.Version = line
+// prepare gives a command and those below it --version, of the program: cobra gives it to
+// the root alone, and "kvbench topo --version" would be an unknown flag. Help lists flags in the
+// order in which they were added.
+func prepare(cmd *cobra.Command, line string) {
+	cmd.Version, cmd.Flags().SortFlags = line, false
 	for _, c := range cmd.Commands() {
-		setVersion(c, line)
+		prepare(c, line)
 	}
 }
 

@@ -34,7 +34,6 @@ type NodeFlags struct {
 // AddFlags adds the node's flags; chunked says whether the daemon can serve
 // without disaggregation.
 func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
-	fs.SortFlags = false
 	fs.StringVar(&f.cfg.ID, "id", "", "name of this node, unique in the cluster (required), like decode-1")
 	fs.StringVar(&f.cfg.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
 	fs.StringVar(&f.cfg.GRPCAddr, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")

@@ -59,7 +59,6 @@ const (
 // AddFlags adds a flag for each field. The defaults are eight transfers of 470 MB
 // into one node at 1 GB/s, and fewer.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.SortFlags = false
 	fs.IntSliceVar(&c.Transfers, "transfers", []int{1, 2, 4, 8}, "at once, each from a prefill node of its own into the decode node")
 	fs.StringSliceVar(&c.Handoff, "handoff", []string{handoff.Pull.Name, handoff.Push.Name}, "pull: the decode node reads, push: each prefill node writes")
 	fs.IntVar(&c.Tokens, "tokens", 8192, "of each prompt; 8192 are 470 MB of KV with the shipped profile's model")

@@ -59,7 +59,6 @@ const (
 
 // AddFlags adds a flag for each field that a user sets.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.SortFlags = false
 	fs.StringSliceVar(&c.Settings, "settings", nil, "a list of the names above (default all); mono is run in any case")
 	fs.IntVar(&c.Prompts, "prompts", 24, "prompts a setting, spread over the three lengths")
 	fs.IntVar(&c.Rounds, "rounds", 2, "over which the prompts are spread; the settings take turns, and each turn has new instances")

@@ -76,7 +76,6 @@ var FlagNames = map[string]string{
 // AddFlags adds a flag for each field.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	s := &c.Server
-	fs.SortFlags = false
 	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json, its folder, or a model that is in the Hugging Face cache, such as Qwen/Qwen3-8B")
 	fs.StringVar(&c.GPU, "gpu", "", "a GPU of the table, or a JSON file")
 	fs.IntVar(&s.TensorParallel, "tensor-parallel-size", 1, "GPUs that compute each layer together")

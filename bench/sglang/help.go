@@ -45,7 +45,6 @@ could not be written; 2 bad flags; 130 interrupted (what was done is kept).`
 
 // AddFlags adds a flag for each field that a user sets, but for Out.
 func (cfg *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.SortFlags = false
 	fs.StringSliceVar(&cfg.Runs, "runs", nil, "a list of "+strings.Join(Names(), ", ")+" (default all)")
 	fs.StringVar(&cfg.Clock, "clock", report.ClockVirtual, "virtual: compute; real: modelled servers on this machine; both")
 	fs.StringVar(&cfg.Profile, "profile", "", "what the modelled server costs: a shipped profile's name, or a JSON file (default each run's own)")

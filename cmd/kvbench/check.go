@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,7 +94,6 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what nodes will move bytes over (required): one, several with commas between them, or the flag again")
 	fs.StringVar(&f.segment, "segment", "", "memory at either end; of --listen, the most it gives (default 1g, or an eighth of the machine's)")
 	fs.StringVar(&f.cfg.Location, "location", "*", "NUMA node of the memory at this end, cpu:1")
@@ -119,16 +119,12 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
 func (f *checkFlags) config(changed func(flag string) bool, args []string) (check.Config, error) {
 	cfg := f.cfg
 	var bad config.Faults
-	var err error
 	cfg.Command, cfg.Out = os.Args, resultsFolder(f.out)
 	if len(args) > 0 {
 		cfg.Peer = args[0]
 	}
 	bad.Check("--out", page.CheckNew(cfg.Out))
-	if f.segment != "" {
-		cfg.Segment, err = size.Parse(f.segment)
-		bad.Check("--segment", err)
-	}
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
 	if cfg.Probes < 0 {
 		bad.Add("--probes", cfg.Probes, "use 1 or more, or 0 for none")
 	} else if cfg.Probes == 0 {
@@ -143,10 +139,8 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 			bad.Check("--line-rate", err)
 			cfg.LineRates = append(cfg.LineRates, v)
 		}
-		for len(cfg.LineRates) == 1 && len(cfg.Rails) > len(cfg.LineRates) {
-			for range cfg.Rails[1:] {
-				cfg.LineRates = append(cfg.LineRates, cfg.LineRates[0])
-			}
+		if len(cfg.LineRates) == 1 {
+			cfg.LineRates = slices.Repeat(cfg.LineRates, max(1, len(cfg.Rails)))
 		}
 	}
 	refuse(&bad, changed, "it is for --listen: leave it out, or add --listen", "address", "matrix")
@@ -161,11 +155,7 @@ func (f *checkFlags) serve(cmd *cobra.Command, args []string, logger *slog.Logge
 	}
 	refuse(&bad, cmd.Flags().Changed, "the other end says it: leave it out", "duration", "probes", "timeout", "line-rate", "min-of-line", "min-of-best", "min-together", "max-lost", "max-carrier", "max-clock", "out")
 	cfg := check.ListenConfig{Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.matrix, Log: cmd.ErrOrStderr(), Logger: logger}
-	if f.segment != "" {
-		var err error
-		cfg.Segment, err = size.Parse(f.segment)
-		bad.Check("--segment", err)
-	}
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
 	if err := command.Check(bad, cfg.Validate(), checkNames); err != nil {
 		return err
 	}

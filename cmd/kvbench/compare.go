@@ -45,7 +45,6 @@ bad flags, or a RESULT that is none.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringVar(&cfg.Out, "out", "", "folder for compare.json, table.md and report.html with the distributions; one that has results already is refused (default: none, only print)")
 	fs.Float64Var(&cfg.Confidence, "confidence", 95, "of the intervals, in percent")
 	fs.IntVar(&cfg.Draws, "draws", 2000, "of the requests, by which an interval is found; fewer where there are millions of values")

@@ -82,7 +82,6 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move bytes over (required), as for kvbench transfer")
 	fs.StringVar(&f.sel, "select", "affinity", "how slices are spread over rails: affinity, static, round-robin or single")
 	fs.DurationVar(&f.cfg.Duration, "duration", 8*time.Second, "how long")
@@ -113,16 +112,8 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 	if len(args) > 0 {
 		cfg.Server = args[0]
 	}
-	sel, err := transport.ParseSelection(f.sel)
-	bad.Check("--select", err)
-	cfg.Selects = []transport.Selection{sel}
-	for _, text := range f.faults {
-		a, err := recovery.ParseAnnotation(text)
-		bad.Check("--fault", err)
-		if err == nil {
-			cfg.Faults = append(cfg.Faults, a)
-		}
-	}
+	cfg.Selects = command.ParseAll(&bad, "--select", []string{f.sel}, transport.ParseSelection)
+	cfg.Faults = command.ParseAll(&bad, "--fault", f.faults, recovery.ParseAnnotation)
 	for _, short := range []struct{ flag, text, action string }{{"--cut", f.cut, "link-down"}, {"--restore", f.restore, "link-up"}} {
 		if short.text == "" {
 			continue
@@ -134,15 +125,10 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 			cfg.Faults = append(cfg.Faults, a)
 		}
 	}
-	block, err := size.Parse(f.block)
-	bad.Check("--block", err)
-	cfg.Blocks, cfg.Batches, cfg.Threads, cfg.Depths = []int64{block}, []int{f.batch}, []int{f.threads}, []int{f.depth}
-	cfg.Slice, err = parseSlice(f.slice)
-	bad.Check("--slice", err)
-	if f.segment != "" {
-		cfg.Segment, err = size.Parse(f.segment)
-		bad.Check("--segment", err)
-	}
+	cfg.Blocks = command.ParseAll(&bad, "--block", []string{f.block}, size.Parse)
+	cfg.Batches, cfg.Threads, cfg.Depths = []int{f.batch}, []int{f.threads}, []int{f.depth}
+	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
 	cfg.Warmup = config.OrNone(f.warmup)
 	return cfg, command.Check(bad, cfg.Validate(), transferNames)
 }

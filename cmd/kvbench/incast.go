@@ -56,7 +56,6 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringSliceVar(&cfg.Ops, "op", []string{"write", "read"}, "write, read or both")
 	fs.IntVar(&cfg.Initiators, "initiators", 16, "besides the probe")
 	fs.StringVar(&rate, "rate", "500mbit", "of the target's NIC, in each direction")

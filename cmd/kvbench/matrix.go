@@ -87,7 +87,6 @@ Exit status: 0 all pairs are done; 1 a pair failed; 2 FILE or a flag is wrong;
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringVar(&out, "out", "", "folder for the results, and of the run to go on with (default kvbench-out/<time>)")
 	fs.BoolVar(&force, "force", false, "run pairs again that are done")
 	fs.BoolVar(&dry, "dry-run", false, "print what would be run, and run nothing")

@@ -131,7 +131,6 @@ results could not be written; 2 bad flags, or a server that is another setting;
 
 // register adds the flags, in the order in which help lists them.
 func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
-	fs.SortFlags = false
 	fs.StringVar(&f.rows, "rows", "256/q8", "workloads: all, or a list of 1024/q2, 256/q2, 256/q4, 256/q6, 256/q8")
 	fs.StringVar(&f.settings, "settings", "nondisagg,chunked,rdma,rdma2,tcp,layerwise", "settings to measure, in this order")
 	fs.StringVar(&f.clock, "clock", "", "real: measure only; virtual: compute only, all rows and settings if none are named; both: the same cells either way (default: measure, then compute the whole table)")
@@ -170,10 +169,8 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	}
 	f.log.dir = cfg.Out
 	var err error
-	cfg.Workloads, err = bench.ParseRows(f.rows)
-	bad.Check("--rows", err)
-	cfg.Settings, err = bench.ParseSettings(f.settings)
-	bad.Check("--settings", err)
+	command.Parse(&bad, "--rows", f.rows, &cfg.Workloads, bench.ParseRows)
+	command.Parse(&bad, "--settings", f.settings, &cfg.Settings, bench.ParseSettings)
 	switch f.clock {
 	case "", "real", "virtual", "both":
 	default:

@@ -28,7 +28,6 @@ func nicsCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.IntVar(&cfg.Rounds, "rounds", 3, "of each experiment")
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json and each round's failover report (default none)")
@@ -54,21 +53,18 @@ func nicsMooncakeCommand() *cobra.Command {
 		Short: nics.MooncakeShort, Long: nics.MooncakeLong, Example: nics.MooncakeExample, Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
-			var err error
 			cfg.Rate = linkRate(&bad, rate)
-			cfg.Counts, err = size.ParseCounts(counts)
-			bad.Check("--counts", err)
+			command.Parse(&bad, "--counts", counts, &cfg.Counts, size.ParseCounts)
 			cfg.Settings, cfg.Out = strings.Split(settings, ","), resultsFolder(cfg.Out)
 			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
 				return err
 			}
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			_, err = nics.Mooncake(cmd.Context(), cfg)
+			_, err := nics.Mooncake(cmd.Context(), cfg)
 			return config.Named(err, nicsNames)
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringVar(&rate, "rate", "2gbit", "of each link")
 	fs.StringVar(&counts, "counts", "1,2,4", "NICs: a list")
 	fs.StringVar(&settings, "settings", "tcp,layerwise", "settings with two nodes; tcp is the published hand-off, v0")
@@ -108,7 +104,6 @@ func nicsHandoffCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringVar(&cfg.Handoff, "handoff", "layerwise", "layerwise or push, in which the prefill node writes")
 	fs.IntVar(&cfg.NICs, "nics", 1, "links")
 	fs.StringVar(&rate, "rate", "4gbit", "of each link")
@@ -143,7 +138,6 @@ func nicsWANCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringVar(&cases, "cases", "", "a list of the names above (default all)")
 	fs.IntVar(&cfg.Rounds, "rounds", 5, "of each case")
 	fs.DurationVar(&cfg.Duration, "duration", 6*time.Second, "how long each rate is measured")

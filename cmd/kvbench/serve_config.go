@@ -349,11 +349,7 @@ func (f *resultFlags) config(cfg *serve.Config, bad *config.Faults) {
 	bad.Check("--percentile-metrics", err)
 	s.Percentiles, err = report.ParsePercentiles(f.percentiles)
 	bad.Check("--metric-percentiles", err)
-	for _, text := range f.metadata {
-		p, err := report.ParseMetadata(text)
-		bad.Check("--metadata", err)
-		s.Metadata = append(s.Metadata, p)
-	}
+	s.Metadata = command.ParseAll(bad, "--metadata", f.metadata, report.ParseMetadata)
 	s.ResultLabel, s.Tag = f.label, f.tag
 	cfg.Steady = steady.Config{Method: steady.Method(f.steady), Ratio: f.ratio}
 	if f.save || f.appendTo || f.detailed || f.file != "" {

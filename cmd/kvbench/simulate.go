@@ -73,7 +73,6 @@ line; 130 interrupted (the points that had ended are kept).`,
 
 // register adds the flags, in the order in which help lists them.
 func (f *simulateFlags) register(fs *pflag.FlagSet) {
-	fs.SortFlags = false
 	f.cluster.register(fs)
 	f.load.register(fs)
 	fs.StringArrayVar(&f.goodput, "goodput", []string{"ttft:2000,tpot:50"}, "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")

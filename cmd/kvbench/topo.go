@@ -71,7 +71,6 @@ Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, o
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.StringVar(&f.root, "root", "/", "the machine: / is this one, else a folder or a capture")
 	fs.StringVar(&f.matrix, "matrix", "", "file with rows that replace those found")
 	fs.StringArrayVar(&f.options.Include, "include", nil, "use these NICs only, also those that are down or loopback")
@@ -93,11 +92,7 @@ func (f *topoFlags) validate(changed func(flag string) bool) error {
 	if changed("capture") {
 		refuse(&bad, changed, "it has no effect on a capture, which is the machine as it is: leave it out", "matrix", "include", "exclude", "names", "format")
 	}
-	if changed("matrix") {
-		var err error
-		f.options.Override, err = topology.ReadMatrix(f.matrix)
-		bad.Check("--matrix", err)
-	}
+	command.Parse(&bad, "--matrix", f.matrix, &f.options.Override, topology.ReadMatrix)
 	return command.Check(bad, f.options.Validate(), map[string]string{"Include": "--include", "Exclude": "--exclude", "Names": "--names"})
 }
 

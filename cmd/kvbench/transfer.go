@@ -129,7 +129,6 @@ exits 0.`,
 
 // register adds the flags, in the order in which help lists them.
 func (f *transferFlags) register(fs *pflag.FlagSet) {
-	fs.SortFlags = false
 	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move bytes over (required): one, several with commas between them, or the flag again")
 	fs.StringVar(&f.counts, "rails", "", "how many of the rails are used, from the first: a list or a sweep: 1,2,4 (default all)")
 	fs.StringVar(&f.selects, "select", "affinity", "how slices are spread over rails: a list of affinity, static, round-robin, single")
@@ -178,17 +177,12 @@ var transferNames = map[string]string{
 func (f *transferFlags) config(changed func(flag string) bool, args []string) (transfer.Config, error) {
 	cfg := f.cfg
 	var bad config.Faults
-	var err error
 	cfg.Command, cfg.Out, cfg.Format = os.Args, resultsFolder(f.out), transfer.Format(f.format)
 	if len(args) > 0 {
 		cfg.Server = args[0]
 	}
-	if f.counts != "" {
-		cfg.Counts, err = size.ParseCounts(f.counts)
-		bad.Check("--rails", err)
-	}
-	cfg.Selects, err = parseSelections(f.selects)
-	bad.Check("--select", err)
+	command.Parse(&bad, "--rails", f.counts, &cfg.Counts, size.ParseCounts)
+	command.Parse(&bad, "--select", f.selects, &cfg.Selects, parseSelections)
 	switch f.op {
 	case "write":
 		cfg.Ops = []transport.Op{transport.Write}
@@ -199,10 +193,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	default:
 		bad.Add("--op", f.op, "use write, read or both")
 	}
-	if f.block != "" {
-		cfg.Blocks, err = size.ParseList(f.block)
-		bad.Check("--block", err)
-	}
+	command.Parse(&bad, "--block", f.block, &cfg.Blocks, size.ParseList)
 	f.latencies(&cfg, &bad)
 	if f.latency {
 		if changed("depth") {
@@ -213,21 +204,12 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 			f.batch = "1"
 		}
 	}
-	for _, list := range []struct {
-		flag, text string
-		to         *[]int
-	}{{"--batch", f.batch, &cfg.Batches}, {"--threads", f.threads, &cfg.Threads}, {"--depth", f.depth, &cfg.Depths}, {"--peers", f.peers, &cfg.Peers}} {
-		*list.to, err = size.ParseCounts(list.text)
-		bad.Check(list.flag, err)
-	}
-	if f.segment != "" {
-		cfg.Segment, err = size.Parse(f.segment)
-		bad.Check("--segment", err)
-	}
-	if f.slice != "" {
-		cfg.Slice, err = parseSlice(f.slice)
-		bad.Check("--slice", err)
-	}
+	command.Parse(&bad, "--batch", f.batch, &cfg.Batches, size.ParseCounts)
+	command.Parse(&bad, "--threads", f.threads, &cfg.Threads, size.ParseCounts)
+	command.Parse(&bad, "--depth", f.depth, &cfg.Depths, size.ParseCounts)
+	command.Parse(&bad, "--peers", f.peers, &cfg.Peers, size.ParseCounts)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
+	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
 	bad.Check("--limit", f.limits(&cfg))
 	cfg.Warmup = config.OrNone(f.warmup)
 	if changed("iters") && changed("duration") {
@@ -247,14 +229,12 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 
 // latencies reads the flags that are of latencies and of models.
 func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
-	var err error
 	cfg.Latency = f.latency
 	switch {
 	case f.beside == "" && f.latency && !slices.Contains(cfg.Rails, transfer.Mem):
 		cfg.Beside = []string{reference.Bare}
 	case f.beside != "" && f.beside != "none":
-		cfg.Beside, err = reference.Parse(f.beside)
-		bad.Check("--beside", err)
+		command.Parse(bad, "--beside", f.beside, &cfg.Beside, reference.Parse)
 	}
 	switch f.imm {
 	case "":
@@ -270,15 +250,10 @@ func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
 	default:
 		bad.Add("--imm", f.imm, "use no, yes or both")
 	}
-	if f.models == "" {
-		return
-	}
-	for _, text := range strings.Split(f.models, ",") {
-		if l, err := kvlayout.Read(strings.TrimSpace(text)); err != nil {
-			bad.Check("--model-kv", err)
-		} else {
-			cfg.Models = append(cfg.Models, l)
-		}
+	if f.models != "" {
+		cfg.Models = command.ParseAll(bad, "--model-kv", strings.Split(f.models, ","), func(text string) (kvlayout.Layout, error) {
+			return kvlayout.Read(strings.TrimSpace(text))
+		})
 	}
 }
 
@@ -348,11 +323,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 		Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.cfg.Matrix, Once: f.once, Log: cmd.ErrOrStderr(),
 		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	if f.segment != "" {
-		var err error
-		cfg.Segment, err = size.Parse(f.segment)
-		bad.Check("--segment", err)
-	}
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
 	if err := command.Check(bad, cfg.Validate(), transferNames); err != nil {
 		return err
 	}

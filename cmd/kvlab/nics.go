@@ -105,7 +105,6 @@ kill -9 included, no process, interface or namespace is left.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.SetInterspersed(false) // what follows COMMAND is its own
 	fs.StringVar(&f.rates, "rates", "", "a rate for each link, 1 to 8 of them: 2gbit,2gbit,500mbit")
 	f.conditions = make(map[string]*string)
@@ -153,14 +152,10 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 	var bad config.Faults
 	cfg := f.cfg
 	cfg.Command = args
-	var err error
 	if len(args) == 0 || args[0] == "" {
 		bad.Add("COMMAND", nil, "name what the hosts run")
 	}
-	if f.rates != "" {
-		cfg.Rates, err = nics.ParseRates(f.rates)
-		bad.Check("--rates", err)
-	}
+	command.Parse(&bad, "--rates", f.rates, &cfg.Rates, nics.ParseRates)
 	for _, name := range wire.Names {
 		value := *f.conditions[name]
 		if value == "" || len(cfg.Rates) == 0 { // without rates there is another fault to name
@@ -171,22 +166,16 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 		}
 		bad.Check("--"+name, wire.ParseLinks(cfg.Conditions, name, value))
 	}
-	if f.flap != "" && len(cfg.Rates) > 0 {
-		cfg.Flaps, err = lab.ParseFlaps(f.flap, len(cfg.Rates))
-		bad.Check("--flap", err)
+	if len(cfg.Rates) > 0 {
+		command.Parse(&bad, "--flap", f.flap, &cfg.Flaps, func(text string) ([]lab.Flap, error) { return lab.ParseFlaps(text, len(cfg.Rates)) })
 	}
-	cfg.Burst, err = nics.ParseBurst(f.burst)
-	bad.Check("--burst", err)
-	if f.switchQueue != "" {
-		cfg.SwitchQueue, err = nics.ParseBurst(f.switchQueue)
-		bad.Check("--switch-queue", err)
-	}
-	for _, text := range f.faults {
-		fault, err := lab.ParseFault(text, nics.Actions...)
-		bad.Check("--fault", err)
-		if err == nil {
-			cfg.Faults = append(cfg.Faults, fault)
-		}
-	}
+	command.Parse(&bad, "--burst", f.burst, &cfg.Burst, nics.ParseBurst)
+	command.Parse(&bad, "--switch-queue", f.switchQueue, &cfg.SwitchQueue, nics.ParseBurst)
+	cfg.Faults = faults(&bad, f.faults, nics.Actions)
 	return cfg, command.Check(bad, cfg.Validate(), nicsNames)
+}
+
+// faults reads the texts of --fault, of which the lab has these actions.
+func faults(bad *config.Faults, texts []string, actions []lab.Action) []lab.Fault {
+	return command.ParseAll(bad, "--fault", texts, func(text string) (lab.Fault, error) { return lab.ParseFault(text, actions...) })
 }

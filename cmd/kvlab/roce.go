@@ -76,7 +76,6 @@ not count.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.SortFlags = false
 	fs.SetInterspersed(false) // what follows COMMAND is its own
 	fs.IntVar(&f.cfg.Hosts, "hosts", 2, "hosts, 1 to 16")
 	fs.IntVar(&f.cfg.NICs, "nics", 2, "NICs of each host, 1 to 8")
@@ -112,28 +111,9 @@ func (f *roceFlags) config(args []string) (lab.Config, error) {
 	var bad config.Faults
 	cfg := f.cfg
 	cfg.Command = args
-	var err error
-	if f.rate != "" {
-		cfg.Rate, err = lab.ParseRate(f.rate)
-		bad.Check("--rate", err)
-	}
-	if f.loss != "" {
-		cfg.Loss, err = lab.ParseLoss(f.loss)
-		bad.Check("--loss", err)
-	}
-	for _, text := range f.files {
-		file, err := lab.ParseFile(text)
-		bad.Check("--file", err)
-		if err == nil {
-			cfg.Files = append(cfg.Files, file)
-		}
-	}
-	for _, text := range f.faults {
-		fault, err := lab.ParseFault(text, lab.Actions...)
-		bad.Check("--fault", err)
-		if err == nil {
-			cfg.Faults = append(cfg.Faults, fault)
-		}
-	}
+	command.Parse(&bad, "--rate", f.rate, &cfg.Rate, lab.ParseRate)
+	command.Parse(&bad, "--loss", f.loss, &cfg.Loss, lab.ParseLoss)
+	cfg.Files = command.ParseAll(&bad, "--file", f.files, lab.ParseFile)
+	cfg.Faults = faults(&bad, f.faults, lab.Actions)
 	return cfg, command.Check(bad, cfg.Validate(), roceNames)
 }
