@@ -148,20 +148,14 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l.Kind = load.NameOf(l.Kind)
 	l.Requests = f.numPrompts
 	if l.Compat == load.CompatSGLang && l.Kind == load.CustomName {
-		for _, flag := range []string{"custom-output-len", "skip-chat-template"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("only vllm bench serve's custom has it: use --sharegpt-output-len and --apply-chat-template, or --compat vllm"))
-			}
-		}
+		refuse(bad, changed, "only vllm bench serve's custom has it: use --sharegpt-output-len and --apply-chat-template, or --compat vllm", "custom-output-len", "skip-chat-template")
 	}
 	if l.Custom.OutputLen == -1 {
 		l.Custom.OutputLen = 0 // as the line says
 	}
 	switch f.groups {
 	case "uniform":
-		if changed("gsp-zipf-alpha") {
-			bad.Check("--gsp-zipf-alpha", errors.New("it is for --gsp-group-distribution zipf"))
-		}
+		refuse(bad, changed, "it is for --gsp-group-distribution zipf", "gsp-zipf-alpha")
 	case "zipf":
 		if !(l.SharedPrefix.ZipfAlpha > 0) {
 			bad.Add("--gsp-zipf-alpha", l.SharedPrefix.ZipfAlpha, "use more than 0 with --gsp-group-distribution zipf")
@@ -192,9 +186,7 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		if changed("dataset-name") && l.Kind != load.Traced {
 			bad.Add("--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
 		}
-		if changed("dataset-path") {
-			bad.Check("--dataset-path", errors.New("--trace names the file: leave one out"))
-		}
+		refuse(bad, changed, "--trace names the file: leave one out", "dataset-path")
 		l.Kind, l.File = load.Traced, f.trace
 	}
 	f.lengths(changed, bad)
@@ -229,10 +221,10 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		bad.Check(flag, errors.New(fix))
 	}
 	switch {
-	case changed("speed") && l.Untimed:
-		bad.Check("--speed", errors.New("with --untimed requests come at --request-rate, and the trace's times do not count: leave one of the two out"))
-	case changed("speed") && !l.Reads("Speed"):
-		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
+	case l.Untimed:
+		refuse(bad, changed, "with --untimed requests come at --request-rate, and the trace's times do not count: leave one of the two out", "speed")
+	case !l.Reads("Speed"):
+		refuse(bad, changed, "only a trace has a speed: use --request-rate, or name a --trace", "speed")
 	}
 }
 
@@ -289,11 +281,7 @@ func (f *loadFlags) settleAdapters(changed func(string) bool, bad *config.Faults
 		}
 		a.Names, a.Choice = f.names, choice
 	default:
-		for _, flag := range []string{"lora-assignment", "lora-request-distribution", "lora-zipf-alpha"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("it chooses among adapters: name them with --lora-modules or --lora-name"))
-			}
-		}
+		refuse(bad, changed, "it chooses among adapters: name them with --lora-modules or --lora-name", "lora-assignment", "lora-request-distribution", "lora-zipf-alpha")
 	}
 	if f.spec.Functions.File != "" && !changed("lora-request-distribution") && !changed("lora-assignment") {
 		a.Choice = "" // the trace says which

@@ -172,8 +172,8 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	if how.Collector != "" {
 		bad.Check("--otlp-traces-endpoint", otlp.CheckEndpoint(how.Collector))
 	}
-	if f.clock == "virtual" && changed("otlp-traces-endpoint") {
-		bad.Check("--otlp-traces-endpoint", errors.New("virtual time has no spans: leave it out, or use --clock real"))
+	if f.clock == "virtual" {
+		refuse(bad, changed, "virtual time has no spans: leave it out, or use --clock real", "otlp-traces-endpoint")
 	}
 	f.own.collector = how.Collector
 	if asked {

@@ -39,8 +39,8 @@ it.`,
 			if out == "" {
 				bad.Check("--out", errors.New("none given: name a folder to write to"))
 			}
-			if model != "" && cmd.Flags().Changed("profile") {
-				bad.Check("--profile", errors.New("it is for kvferry's own tokenizer, and --tokenizer is a model's: leave one out"))
+			if model != "" {
+				refuse(&bad, cmd.Flags().Changed, "it is for kvferry's own tokenizer, and --tokenizer is a model's: leave one out", "profile")
 			}
 			files, tokens := tokenizerFiles(model, profile, &bad)
 			if err := bad.Err(""); err != nil {

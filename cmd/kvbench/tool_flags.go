@@ -46,9 +46,7 @@ func (f *toolFlags) register(to *pflag.FlagSet) {
 // settle refuses what is of no use here, and has the rest do what it does in its tool.
 func (f *toolFlags) settle(s *serveFlags, changed func(string) bool, bad *config.Faults) {
 	for _, name := range slices.Sorted(maps.Keys(toolflags.Refused)) {
-		if changed(name) {
-			bad.Check("--"+name, errors.New(toolflags.Refused[name].Fix))
-		}
+		refuse(bad, changed, toolflags.Refused[name].Fix, name)
 	}
 	if f.served != "" {
 		s.server.client.Model = f.served

@@ -196,9 +196,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	command.Parse(&bad, "--block", f.block, &cfg.Blocks, size.ParseList)
 	f.latencies(&cfg, &bad)
 	if f.latency {
-		if changed("depth") {
-			bad.Check("--depth", errors.New("--latency has one batch under way: leave one out"))
-		}
+		refuse(&bad, changed, "--latency has one batch under way: leave one out", "depth")
 		f.depth = "1"
 		if !changed("batch") {
 			f.batch = "1"
@@ -212,8 +210,8 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
 	bad.Check("--limit", f.limits(&cfg))
 	cfg.Warmup = config.OrNone(f.warmup)
-	if changed("iters") && changed("duration") {
-		bad.Check("--iters", errors.New("given with --duration: leave one out"))
+	if changed("duration") {
+		refuse(&bad, changed, "given with --duration: leave one out", "iters")
 	}
 	if f.perftest {
 		if changed("format") || f.latency {
