@@ -120,13 +120,9 @@ func (c Config) Validate() error {
 		field string
 		v     time.Duration
 	}{{"RequestTimeout", c.RequestTimeout}, {"ReadyTimeout", c.ReadyTimeout}} {
-		if d.v < 0 {
-			bad.Add(d.field, d.v, "use a positive duration such as 2m")
-		}
+		bad.Refuse(d.v < 0, d.field, d.v, "use a positive duration such as 2m")
 	}
-	if c.Out == "" {
-		bad.Add("Out", nil, "name a folder for the results")
-	}
+	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	bad.Check("Out", page.CheckNew(c.Out))
 	switch {
 	case c.Start == nil && c.Virtual == nil:
@@ -135,9 +131,7 @@ func (c Config) Validate() error {
 		bad.Add("Virtual", nil, "virtual time needs a profile and a NIC")
 	}
 	for _, w := range c.Workloads {
-		if w.QPS <= 0 || w.InputLen <= 0 {
-			bad.Add("Workloads", w.Name, "its input length is %d and its rate %v: use more than 0", w.InputLen, w.QPS)
-		}
+		bad.Refuse(w.QPS <= 0 || w.InputLen <= 0, "Workloads", w.Name, "its input length is %d and its rate %v: use more than 0", w.InputLen, w.QPS)
 	}
 	return bad.Err("bench.Config")
 }

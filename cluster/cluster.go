@@ -85,9 +85,7 @@ func (c Config) Validate() error {
 		field string
 		v     int
 	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}, {"KVBlocks", c.KVBlocks}, {"WarmMiB", c.WarmMiB}} {
-		if n.v < 0 {
-			bad.Add(n.field, n.v, "use 0 or more")
-		}
+		bad.Refuse(n.v < 0, n.field, n.v, "use 0 or more")
 	}
 	if c.Nondisagg == 0 && (c.Prefill == 0 || c.Decode == 0) {
 		bad.Add("Nondisagg", c.Nondisagg, "with %d prefill and %d decode nodes, nothing is served: use one of it, or one of each of the others", c.Prefill, c.Decode)

@@ -47,6 +47,13 @@ func (f *Faults) Add(field string, value any, fix string, args ...any) {
 	*f = append(*f, NewFault(field, value, fix, args...))
 }
 
+// Refuse adds a [NewFault] if a field's value is wrong.
+func (f *Faults) Refuse(wrong bool, field string, value any, fix string, args ...any) {
+	if wrong {
+		f.Add(field, value, fix, args...)
+	}
+}
+
 // quoted shows a value as its user wrote it: numbers and durations bare, the rest in
 // quotes.
 func quoted(value any) string {
@@ -201,7 +208,5 @@ func OrNone[T int | int64 | time.Duration](v T) T {
 
 // Between notes a number that is not from low to high.
 func Between[T cmp.Ordered](f *Faults, field string, v, low, high T) {
-	if !(v >= low && v <= high) { // also refuses NaN
-		f.Add(field, v, "use %v to %v", low, high)
-	}
+	f.Refuse(!(v >= low && v <= high), field, v, "use %v to %v", low, high) // NaN too
 }

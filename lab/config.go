@@ -146,27 +146,15 @@ func (c Config) Validate() error {
 	config.Between(&bad, "Until", c.Until, 0, c.Hosts)
 	config.Between(&bad, "Delay", c.Delay, 0, 10*time.Second)
 	config.Between(&bad, "Loss", c.Loss, 0, 1)
-	if c.NUMA && c.CPUs != 4 {
-		bad.Add("CPUs", c.CPUs, "hosts with two sockets have 4: leave it out")
-	}
-	if c.Rate != 0 && !rateInRange(c.Rate) {
-		bad.Add("Rate", FormatRate(c.Rate), "use 100kbit to 100gbit, or none")
-	}
-	if c.Timeout < 0 {
-		bad.Add("Timeout", c.Timeout, "use a positive duration")
-	}
-	if len(c.Command) == 0 || c.Command[0] == "" {
-		bad.Add("Command", nil, "name what the hosts run")
-	}
+	bad.Refuse(c.NUMA && c.CPUs != 4, "CPUs", c.CPUs, "hosts with two sockets have 4: leave it out")
+	bad.Refuse(c.Rate != 0 && !rateInRange(c.Rate), "Rate", FormatRate(c.Rate), "use 100kbit to 100gbit, or none")
+	bad.Refuse(c.Timeout < 0, "Timeout", c.Timeout, "use a positive duration")
+	bad.Refuse(len(c.Command) == 0 || c.Command[0] == "", "Command", nil, "name what the hosts run")
 	for i, name := range c.Modules {
-		if !moduleName.MatchString(name) {
-			bad.Add(fmt.Sprintf("Modules[%d]", i), name, "write a module's name, as veth")
-		}
+		bad.Refuse(!moduleName.MatchString(name), fmt.Sprintf("Modules[%d]", i), name, "write a module's name, as veth")
 	}
 	for _, arg := range c.Command {
-		if strings.ContainsRune(arg, 0) {
-			bad.Add("Command", arg, "it has a zero byte, and no argument can")
-		}
+		bad.Refuse(strings.ContainsRune(arg, 0), "Command", arg, "it has a zero byte, and no argument can")
 	}
 	for i, f := range c.Files {
 		bad.Check(fmt.Sprintf("Files[%d]", i), f.validate())

@@ -38,18 +38,12 @@ const (
 // with a default, which is set whatever the choice is.
 func (a Adapters) check(s Spec, bad *config.Faults) {
 	if len(a.Names) == 0 {
-		if a.Choice != "" && s.Functions.File == "" {
-			bad.Add("Adapters.Names", nil, "name the adapters to choose from (--lora-name)")
-		}
+		bad.Refuse(a.Choice != "" && s.Functions.File == "", "Adapters.Names", nil, "name the adapters to choose from (--lora-name)")
 		return
 	}
-	if len(a.Names) > maxAdapters {
-		bad.Add("Adapters.Names", len(a.Names), "name %d at most", maxAdapters)
-	}
+	bad.Refuse(len(a.Names) > maxAdapters, "Adapters.Names", len(a.Names), "name %d at most", maxAdapters)
 	for i, n := range a.Names {
-		if n == "" {
-			bad.Add(fmt.Sprintf("Adapters.Names[%d]", i), n, "name an adapter as the server does")
-		}
+		bad.Refuse(n == "", fmt.Sprintf("Adapters.Names[%d]", i), n, "name an adapter as the server does")
 	}
 	switch a.Choice {
 	case "", AdapterRandom, AdapterRoundRobin:

@@ -37,12 +37,8 @@ const (
 
 // check notes what is wrong with the fields that every load reads, or that Times brings.
 func (s Spec) check(k Kind, bad *config.Faults) {
-	if s.InFlight < 0 {
-		bad.Add("InFlight", s.InFlight, "use 1 or more, 0 for any number")
-	}
-	if s.Duration < 0 {
-		bad.Add("Duration", s.Duration, "use more than 0, 0 for no limit")
-	}
+	bad.Refuse(s.InFlight < 0, "InFlight", s.InFlight, "use 1 or more, 0 for any number")
+	bad.Refuse(s.Duration < 0, "Duration", s.Duration, "use more than 0, 0 for no limit")
 	switch s.Compat {
 	case "", CompatVLLM, CompatSGLang:
 	default:
@@ -98,9 +94,7 @@ func (s Spec) checkArrivals(bad *config.Faults) {
 
 // checkRate checks the arrivals of a rate.
 func checkRate(s Spec, bad *config.Faults) {
-	if !(s.Rate > 0) {
-		bad.Add("Rate", s.Rate, "use more than 0 requests a second, inf for all at once")
-	}
+	bad.Refuse(!(s.Rate > 0), "Rate", s.Rate, "use more than 0 requests a second, inf for all at once")
 	if !math.IsInf(s.Rate, 1) {
 		s.checkBurstiness(bad)
 	}
@@ -125,15 +119,9 @@ func (s Spec) checkRamp(bad *config.Faults) {
 		bad.Add("RampUp.Strategy", r.Strategy, "use %s or %s", RampLinear, RampExponential)
 	}
 	// At 0 the first gap would have no end.
-	if !(r.Start > 0) || math.IsInf(r.Start, 1) {
-		bad.Add("RampUp.Start", r.Start, "use more than 0 requests a second")
-	}
-	if !(r.End >= r.Start) || math.IsInf(r.End, 1) {
-		bad.Add("RampUp.End", r.End, "use as many requests a second as at the start, or more")
-	}
-	if s.Rate != 0 && !math.IsInf(s.Rate, 1) {
-		bad.Add("Rate", s.Rate, "leave it out, or --ramp-up-strategy: the rate grows from one to another")
-	}
+	bad.Refuse(!(r.Start > 0) || math.IsInf(r.Start, 1), "RampUp.Start", r.Start, "use more than 0 requests a second")
+	bad.Refuse(!(r.End >= r.Start) || math.IsInf(r.End, 1), "RampUp.End", r.End, "use as many requests a second as at the start, or more")
+	bad.Refuse(s.Rate != 0 && !math.IsInf(s.Rate, 1), "Rate", s.Rate, "leave it out, or --ramp-up-strategy: the rate grows from one to another")
 }
 
 // arrivalMode is whose arrivals they are; empty for ours.

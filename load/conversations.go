@@ -46,9 +46,7 @@ var agenticTraceKind = Kind{
 		s.checkStarts(bad)
 		s.checkConversations(bad)
 		config.Between(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, 0, maxLen)
-		if s.Recorded {
-			bad.Add("Recorded", s.Recorded, "leave it out: the file has no answers")
-		}
+		bad.Refuse(s.Recorded, "Recorded", s.Recorded, "leave it out: the file has no answers")
 	},
 	Open: func(s Spec) (Load, error) {
 		s.Speed = 1
@@ -58,12 +56,8 @@ var agenticTraceKind = Kind{
 
 // checkConversations checks what is taken of a file.
 func (s Spec) checkConversations(bad *config.Faults) {
-	if s.Conversations.MaxTurns < 0 {
-		bad.Add("Conversations.MaxTurns", s.Conversations.MaxTurns, "use 1 or more, 0 for all")
-	}
-	if s.Conversations.Offset < 0 {
-		bad.Add("Conversations.Offset", s.Conversations.Offset, "use 0 or more")
-	}
+	bad.Refuse(s.Conversations.MaxTurns < 0, "Conversations.MaxTurns", s.Conversations.MaxTurns, "use 1 or more, 0 for all")
+	bad.Refuse(s.Conversations.Offset < 0, "Conversations.Offset", s.Conversations.Offset, "use 0 or more")
 }
 
 // A turn is what is asked at once.

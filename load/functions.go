@@ -10,15 +10,9 @@ type Functions = functions.Trace
 
 // checkFunctions checks arrivals that are calls of functions.
 func (s Spec) checkFunctions(bad *config.Faults) {
-	if s.Requests < 1 {
-		bad.Add("Requests", s.Requests, "use 1 or more: they are spread over the intervals")
-	}
-	if len(s.Adapters.Names) == 0 {
-		bad.Add("Adapters.Names", nil, "name the adapters that the functions stand for")
-	}
-	if s.Adapters.Choice != "" {
-		bad.Add("Adapters.Choice", s.Adapters.Choice, "leave it out: the trace says which adapter a request is for")
-	}
+	bad.Refuse(s.Requests < 1, "Requests", s.Requests, "use 1 or more: they are spread over the intervals")
+	bad.Refuse(len(s.Adapters.Names) == 0, "Adapters.Names", nil, "name the adapters that the functions stand for")
+	bad.Refuse(s.Adapters.Choice != "", "Adapters.Choice", s.Adapters.Choice, "leave it out: the trace says which adapter a request is for")
 	s.Functions.Check("Functions.", bad)
 }
 

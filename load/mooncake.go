@@ -32,9 +32,7 @@ var mooncakeKind = Kind{
 	Check: func(s Spec, bad *config.Faults) {
 		s.Speed = 1 // Slowdown has its part
 		checkTrace(s, bad)
-		if !validSpeed(s.Mooncake.Slowdown) {
-			bad.Add("Mooncake.Slowdown", s.Mooncake.Slowdown, "use more than 0: at 2 requests come half as fast")
-		}
+		bad.Refuse(!validSpeed(s.Mooncake.Slowdown), "Mooncake.Slowdown", s.Mooncake.Slowdown, "use more than 0: at 2 requests come half as fast")
 		config.Between(bad, "Mooncake.Rounds", s.Mooncake.Rounds, 1, 1000)
 	},
 	Open: func(s Spec) (Load, error) {

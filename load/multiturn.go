@@ -31,15 +31,9 @@ var multiTurnKind = Kind{
 		m := s.MultiTurn
 		config.Between(bad, "MultiTurn.MinTurns", m.MinTurns, 1, 1<<16)
 		config.Between(bad, "MultiTurn.ContextLen", m.ContextLen, 0, maxLen)
-		if m.MaxTurns < m.MinTurns || m.MaxTurns > 1<<16 {
-			bad.Add("MultiTurn.MaxTurns", m.MaxTurns, "use as many as at least, or more, up to %d", 1<<16)
-		}
-		if m.MinThink < 0 {
-			bad.Add("MultiTurn.MinThink", m.MinThink, "use 0 or more")
-		}
-		if m.MaxThink < m.MinThink || m.MaxThink > never {
-			bad.Add("MultiTurn.MaxThink", m.MaxThink, "use as long as at least, or longer")
-		}
+		bad.Refuse(m.MaxTurns < m.MinTurns || m.MaxTurns > 1<<16, "MultiTurn.MaxTurns", m.MaxTurns, "use as many as at least, or more, up to %d", 1<<16)
+		bad.Refuse(m.MinThink < 0, "MultiTurn.MinThink", m.MinThink, "use 0 or more")
+		bad.Refuse(m.MaxThink < m.MinThink || m.MaxThink > never, "MultiTurn.MaxThink", m.MaxThink, "use as long as at least, or longer")
 	},
 	Open: func(s Spec) (Load, error) {
 		return s.startSessions(Load{Source: &multiTurn{draws: newDraws(s)}, Count: s.Requests})

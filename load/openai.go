@@ -21,12 +21,8 @@ var openAIKind = Kind{
 	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) {
-		if s.File == "" {
-			bad.Add("File", nil, "name the file of requests (--dataset-path)")
-		}
-		if s.Requests < 0 {
-			bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
-		}
+		bad.Refuse(s.File == "", "File", nil, "name the file of requests (--dataset-path)")
+		bad.Refuse(s.Requests < 0, "Requests", s.Requests, "use 1 or more, 0 for all")
 		config.Between(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, 0, maxLen)
 	},
 	Open: func(s Spec) (Load, error) {

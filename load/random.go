@@ -53,12 +53,8 @@ func checkDraws(s Spec, bad *config.Faults) {
 	if s.OutputRatio != nil {
 		bad.Add("OutputRatio", *s.OutputRatio, "only vllm bench serve has a ratio of its own for outputs: use --compat vllm")
 	}
-	if s.Requests < 1 && (s.Requests < 0 || s.Duration <= 0) {
-		bad.Add("Requests", s.Requests, "use 1 or more")
-	}
-	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
-		bad.Add("RangeRatio", s.RangeRatio, "use 0 to below 1")
-	}
+	bad.Refuse(s.Requests < 1 && (s.Requests < 0 || s.Duration <= 0), "Requests", s.Requests, "use 1 or more")
+	bad.Refuse(!(s.RangeRatio >= 0 && s.RangeRatio < 1), "RangeRatio", s.RangeRatio, "use 0 to below 1")
 	config.Between(bad, "InputLen", s.InputLen, 1, maxLen)
 	config.Between(bad, "OutputLen", s.OutputLen, 1, maxLen)
 	s.Sharing.check(s, bad)

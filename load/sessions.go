@@ -100,9 +100,7 @@ func (s Spec) checkStarts(bad *config.Faults) {
 		return
 	}
 	s.checkArrivals(bad)
-	if s.MaxDelay < 0 {
-		bad.Add("MaxDelay", s.MaxDelay, "use more than 0, 0 for no limit")
-	}
+	bad.Refuse(s.MaxDelay < 0, "MaxDelay", s.MaxDelay, "use more than 0, 0 for no limit")
 }
 
 // drawsAll reports whether arrivals depend on how many there are.

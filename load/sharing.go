@@ -21,14 +21,10 @@ func (h Sharing) check(s Spec, bad *config.Faults) {
 	if h == (Sharing{}) {
 		return
 	}
-	if !(h.HitRate >= 0 && h.HitRate < 1) {
-		bad.Add("Sharing.HitRate", h.HitRate, "use 0 to below 1")
-	}
+	bad.Refuse(!(h.HitRate >= 0 && h.HitRate < 1), "Sharing.HitRate", h.HitRate, "use 0 to below 1")
 	config.Between(bad, "Sharing.BlockSize", h.BlockSize, 1, 1<<16)
 	config.Between(bad, "Sharing.Groups", h.Groups, 1, 1<<16)
-	if s.PrefixLen > 0 {
-		bad.Add("PrefixLen", s.PrefixLen, "leave it out: how much prompts share follows from the hit rate")
-	}
+	bad.Refuse(s.PrefixLen > 0, "PrefixLen", s.PrefixLen, "leave it out: how much prompts share follows from the hit rate")
 	if h.BlockSize > 0 && s.InputLen > 0 {
 		// At least one token of a prompt is always computed: its answer begins with it.
 		if most := float64((s.InputLen-1)/h.BlockSize*h.BlockSize) / float64(s.InputLen); h.HitRate > most && h.HitRate < 1 {

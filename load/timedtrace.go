@@ -58,15 +58,9 @@ var timedTraceKind = Kind{
 
 // checkTrace checks what every trace in a file needs.
 func checkTrace(s Spec, bad *config.Faults) {
-	if s.File == "" {
-		bad.Add("File", nil, "name the file of a trace (--dataset-path, or --trace)")
-	}
-	if !validSpeed(s.Speed) {
-		bad.Add("Speed", s.Speed, "use more than 0: at 2 requests come twice as fast")
-	}
-	if s.Requests < 0 {
-		bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
-	}
+	bad.Refuse(s.File == "", "File", nil, "name the file of a trace (--dataset-path, or --trace)")
+	bad.Refuse(!validSpeed(s.Speed), "Speed", s.Speed, "use more than 0: at 2 requests come twice as fast")
+	bad.Refuse(s.Requests < 0, "Requests", s.Requests, "use 1 or more, 0 for all")
 	config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
 }
 

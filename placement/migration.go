@@ -73,9 +73,7 @@ func (c MigrationConfig) Migrates() bool { return c.Policy != "" && c.Policy != 
 // Check lists every fault by its field, of a field Migration.
 func (c MigrationConfig) Check(bad *config.Faults) {
 	c = c.WithDefaults()
-	if !slices.Contains(Migrations(), c.Policy) {
-		bad.Add("Migration.Policy", c.Policy, "use %s", config.Or(Migrations()))
-	}
+	bad.Refuse(!slices.Contains(Migrations(), c.Policy), "Migration.Policy", c.Policy, "use %s", config.Or(Migrations()))
 	config.Between(bad, "Migration.Interval", c.Interval, 10*time.Millisecond, time.Hour)
 	config.Between(bad, "Migration.Threshold", c.Threshold, 1, 1<<20)
 }

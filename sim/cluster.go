@@ -95,13 +95,9 @@ func (c Config) Validate() error {
 		bad.Add("Nondisagg", c.Nondisagg, kinds)
 	}
 	if c.Nondisagg == 0 {
-		if c.Handoff == handoff.None {
-			bad.Add("Handoff", nil, "use one of %v", handoff.Names())
-		}
+		bad.Refuse(c.Handoff == handoff.None, "Handoff", nil, "use one of %v", handoff.Names())
 	}
-	if len(c.NICs) == 0 && (c.Nondisagg == 0 || c.Migration.Migrates()) {
-		bad.Add("NICs", 0, "nodes that move KV have at least one")
-	}
+	bad.Refuse(len(c.NICs) == 0 && (c.Nondisagg == 0 || c.Migration.Migrates()), "NICs", 0, "nodes that move KV have at least one")
 	for i, n := range c.NICs {
 		bad.Check(fmt.Sprintf("NICs[%d]", i), n.validate())
 	}

@@ -20,9 +20,7 @@ type NIC struct {
 
 func (n NIC) validate() error {
 	var bad config.Faults
-	if !(n.BytesPerSecond > 0) || math.IsInf(n.BytesPerSecond, 0) {
-		bad.Add("BytesPerSecond", n.BytesPerSecond, "use a rate above 0")
-	}
+	bad.Refuse(!(n.BytesPerSecond > 0) || math.IsInf(n.BytesPerSecond, 0), "BytesPerSecond", n.BytesPerSecond, "use a rate above 0")
 	config.Between(&bad, "Latency", n.Latency, 0, time.Hour)
 	return bad.Err("sim.NIC")
 }

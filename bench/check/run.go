@@ -63,9 +63,7 @@ func (c *Config) Validate() error {
 	if topology.CheckLocation(cmp.Or(c.Location, topology.Any)) == nil {
 		bad.Check("Location", c.place())
 	}
-	if slices.Contains(c.Rails, transfer.Mem) {
-		bad.Add("Rails", transfer.Mem, "it is no rail that serves: leave it out")
-	}
+	bad.Refuse(slices.Contains(c.Rails, transfer.Mem), "Rails", transfer.Mem, "it is no rail that serves: leave it out")
 	if n := len(c.LineRates); n > 0 && n != len(c.Rails) {
 		bad.Check("LineRates", fmt.Errorf("%d rates: there are %d rails: give a rate for each", n, len(c.Rails)))
 	}
@@ -73,16 +71,10 @@ func (c *Config) Validate() error {
 		name string
 		v    float64
 	}{{"Limits.Line", c.Limits.Line}, {"Limits.Best", c.Limits.Best}, {"Limits.Together", c.Limits.Together}, {"Limits.Lost", c.Limits.Lost}} {
-		if !(share.v >= 0 && share.v <= 1) {
-			bad.Add(share.name, share.v, "use a share from 0, which turns it off, to 1")
-		}
+		bad.Refuse(!(share.v >= 0 && share.v <= 1), share.name, share.v, "use a share from 0, which turns it off, to 1")
 	}
-	if c.Limits.Flaps < 0 {
-		bad.Add("Limits.Flaps", c.Limits.Flaps, "use 1 or more, or 0 for any number")
-	}
-	if c.Limits.Clock < 0 {
-		bad.Add("Limits.Clock", c.Limits.Clock, "use a positive duration, or 0 for any")
-	}
+	bad.Refuse(c.Limits.Flaps < 0, "Limits.Flaps", c.Limits.Flaps, "use 1 or more, or 0 for any number")
+	bad.Refuse(c.Limits.Clock < 0, "Limits.Clock", c.Limits.Clock, "use a positive duration, or 0 for any")
 	return bad.Err("bench/check.Config")
 }
 

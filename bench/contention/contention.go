@@ -98,22 +98,14 @@ func (c *Config) settle() (err error) {
 		c.Handoff = []string{handoff.Pull.Name}
 	}
 	for _, h := range c.Handoff {
-		if h != handoff.Pull.Name && h != handoff.Push.Name {
-			bad.Add("Handoff", h, "use pull, push or both")
-		}
+		bad.Refuse(h != handoff.Pull.Name && h != handoff.Push.Name, "Handoff", h, "use pull, push or both")
 	}
 	config.Between(&bad, "Tokens", c.Tokens, 1, 1<<20)
-	if len(c.Oversubscription) == 0 {
-		bad.Add("Oversubscription", nil, "use 1 for switches that hold nothing back")
-	}
+	bad.Refuse(len(c.Oversubscription) == 0, "Oversubscription", nil, "use 1 for switches that hold nothing back")
 	for _, r := range c.Oversubscription {
-		if !(r >= 1 && r <= 1000) {
-			bad.Add("Oversubscription", r, "use 1 to 1000")
-		}
+		bad.Refuse(!(r >= 1 && r <= 1000), "Oversubscription", r, "use 1 to 1000")
 	}
-	if !slices.Contains([]string{Virtual, real, both}, c.Clock) {
-		bad.Add("Clock", c.Clock, "use virtual, real or both")
-	}
+	bad.Refuse(!slices.Contains([]string{Virtual, real, both}, c.Clock), "Clock", c.Clock, "use virtual, real or both")
 	if c.Clock != Virtual {
 		rails.Check(&bad, []string{c.Rail})
 	}

@@ -89,13 +89,9 @@ func (c *Config) Validate() error {
 	var bad config.Faults
 	settings, err := choose(c.Settings, c.Link > 0)
 	bad.Check("Settings", err)
-	if len(c.Faults) > 0 && c.Identity {
-		bad.Add("Faults", nil, "leave --identity out: a run is of one or of the other")
-	}
+	bad.Refuse(len(c.Faults) > 0 && c.Identity, "Faults", nil, "leave --identity out: a run is of one or of the other")
 	if c.Link != 0 || len(c.Faults) > 0 {
-		if c.Link != 0 && c.Link < 1e6 || c.Link > 1e11 {
-			bad.Add("Link", lab.FormatRate(c.Link), "use 1mbit to 100gbit")
-		}
+		bad.Refuse(c.Link != 0 && c.Link < 1e6 || c.Link > 1e11, "Link", lab.FormatRate(c.Link), "use 1mbit to 100gbit")
 		bad.Check("Link", nics.Check())
 	}
 	if c.KVFerry != "" {

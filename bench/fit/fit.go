@@ -65,9 +65,7 @@ func (s Search) Validate() error {
 		bad.Add("Profile", nil, "give the profile to start from")
 		return bad.Err("fit.Search")
 	}
-	if len(s.Parameters) == 0 {
-		bad.Add("Parameters", nil, "name the fields to search")
-	}
+	bad.Refuse(len(s.Parameters) == 0, "Parameters", nil, "name the fields to search")
 	for i, p := range s.Parameters {
 		field := fmt.Sprintf("Parameters[%d]", i)
 		if v, err := Read(s.Profile, p.Field); err != nil {

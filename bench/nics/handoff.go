@@ -58,9 +58,7 @@ func (c *HandoffConfig) Validate() error {
 	atLeastOne("NICs", c.NICs, 8)
 	atLeastOne("Prompts", c.Prompts, 10_000)
 	atLeastOne("InputLen", c.InputLen, 8192)
-	if c.Rate < 0 {
-		bad.Add("Rate", c.Rate, "use a positive one")
-	}
+	bad.Refuse(c.Rate < 0, "Rate", c.Rate, "use a positive one")
 	config.Between(&bad, "RTT", c.RTT, 0, time.Second)
 	if c.Out == "" {
 		bad.Add("Out", nil, "name a folder for the results")

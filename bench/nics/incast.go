@@ -41,17 +41,13 @@ const maxInitiators = 249
 func (c *IncastConfig) Validate() error {
 	var bad config.Faults
 	for _, op := range c.Ops {
-		if op != transport.Write.String() && op != transport.Read.String() {
-			bad.Add("Ops", op, "use some of %v, %v", transport.Write, transport.Read)
-		}
+		bad.Refuse(op != transport.Write.String() && op != transport.Read.String(), "Ops", op, "use some of %v, %v", transport.Write, transport.Read)
 	}
 	if c.Initiators != 0 {
 		config.Between(&bad, "Initiators", c.Initiators, 2, maxInitiators)
 	}
 	checkRounds(&bad, c.Rounds, c.Duration, c.Warmup)
-	if c.Rate != 0 && (c.Rate < 1e5 || c.Rate > 1e11) {
-		bad.Add("Rate", c.Rate, "use 100kbit to 100gbit")
-	}
+	bad.Refuse(c.Rate != 0 && (c.Rate < 1e5 || c.Rate > 1e11), "Rate", c.Rate, "use 100kbit to 100gbit")
 	if c.SwitchQueue != 0 {
 		config.Between(&bad, "SwitchQueue", c.SwitchQueue, lab.LeastSwitchQueue, lab.MostSwitchQueue)
 	}

@@ -56,9 +56,7 @@ func (c *MooncakeConfig) setDefaults() error {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *MooncakeConfig) Validate() error {
 	var bad config.Faults
-	if c.Rate < 0 {
-		bad.Add("Rate", c.Rate, "use a positive one")
-	}
+	bad.Refuse(c.Rate < 0, "Rate", c.Rate, "use a positive one")
 	for _, n := range c.Counts {
 		config.Between(&bad, "Counts", n, 1, 8)
 	}
@@ -75,12 +73,8 @@ func (c *MooncakeConfig) Validate() error {
 			bad.Add("Row", c.Row, "it is one workload, like 1024/q2")
 		}
 	}
-	if c.Prompts < 0 {
-		bad.Add("Prompts", c.Prompts, "use 1 or more")
-	}
-	if c.Out == "" {
-		bad.Add("Out", nil, "name a folder for the results")
-	}
+	bad.Refuse(c.Prompts < 0, "Prompts", c.Prompts, "use 1 or more")
+	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	for _, n := range c.Counts { // kvbench mooncake would refuse it, and its old row be read
 		for _, setting := range c.Settings {
 			bad.Check("Out", page.CheckNew(c.folder(setting, n)))

@@ -49,12 +49,8 @@ func checkRounds(bad *config.Faults, rounds int, duration, warmup time.Duration)
 	if rounds != 0 {
 		config.Between(bad, "Rounds", rounds, 1, 99)
 	}
-	if duration != 0 && duration < 100*time.Millisecond {
-		bad.Add("Duration", duration, "use 100ms or more")
-	}
-	if warmup < 0 {
-		bad.Add("Warmup", warmup, "use 0s or more")
-	}
+	bad.Refuse(duration != 0 && duration < 100*time.Millisecond, "Duration", duration, "use 100ms or more")
+	bad.Refuse(warmup < 0, "Warmup", warmup, "use 0s or more")
 }
 
 // surround gives a run what it needs besides its experiments, where the caller has not: writers

@@ -49,9 +49,7 @@ func checkBeside(bad *config.Faults, names []string) {
 		for _, p := range peers {
 			known = known || p.flag == name
 		}
-		if !known {
-			bad.Add("Beside", name, "use some of %s", strings.Join(peerNames(), ", "))
-		}
+		bad.Refuse(!known, "Beside", name, "use some of %s", strings.Join(peerNames(), ", "))
 	}
 }
 

@@ -71,15 +71,9 @@ func measure(ctx context.Context, c *Config) error {
 		bad.Add("TensorParallel", c.Server.TensorParallel, "what is measured are all GPUs of the server together: leave it out")
 	}
 	const all = "what is known is for a profile of a datasheet, and here all is measured: leave it out"
-	if c.Server.Known.ITL != 0 {
-		bad.Add("KnownITL", c.Server.Known.ITL, all)
-	}
-	if c.Server.Known.TTFT != 0 {
-		bad.Add("KnownTTFT", c.Server.Known.TTFT, all)
-	}
-	if m.Profile != "" && !m.Check {
-		bad.Add("Profile", m.Profile, "a profile that is there can be checked: add --check")
-	}
+	bad.Refuse(c.Server.Known.ITL != 0, "KnownITL", c.Server.Known.ITL, all)
+	bad.Refuse(c.Server.Known.TTFT != 0, "KnownTTFT", c.Server.Known.TTFT, all)
+	bad.Refuse(m.Profile != "" && !m.Check, "Profile", m.Profile, "a profile that is there can be checked: add --check")
 	if rate := m.Held.Rate; m.Check && !(rate >= 0) {
 		bad.Add("Rate", rate, "use more than 0 requests a second, or leave it out")
 	}

@@ -69,12 +69,8 @@ type Result struct {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	if len(c.Targets) == 0 || len(c.Targets) > 2 {
-		bad.Add("Targets", len(c.Targets), "name one, or two to compare")
-	}
-	if c.Out == "" {
-		bad.Add("Out", nil, "name a folder for the results")
-	}
+	bad.Refuse(len(c.Targets) == 0 || len(c.Targets) > 2, "Targets", len(c.Targets), "name one, or two to compare")
+	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	bad.Check("Out", page.CheckNew(c.Out))
 	// What only the target knows is filled in on a copy, so that the rest of the load is checked
 	// before any target is opened: a cluster takes seconds to start.
@@ -102,9 +98,7 @@ func (c *Config) Validate() error {
 			bad.Check("Search", fmt.Errorf("it searches one target: leave the other clock out"))
 		}
 	}
-	if c.Layout != LayoutVLLM && c.Layout != LayoutSGLang {
-		bad.Add("Layout", c.Layout, "use %s or %s", LayoutVLLM, LayoutSGLang)
-	}
+	bad.Refuse(c.Layout != LayoutVLLM && c.Layout != LayoutSGLang, "Layout", c.Layout, "use %s or %s", LayoutVLLM, LayoutSGLang)
 	return bad.Err("serve.Config")
 }
 

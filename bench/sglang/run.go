@@ -128,9 +128,7 @@ func (cfg *Config) chosen(clock string) []Published {
 func (cfg *Config) Validate() error {
 	var bad config.Faults
 	for _, name := range cfg.Runs {
-		if !slices.Contains(Names(), name) {
-			bad.Add("Runs", name, "use some of %s, or leave it out for all", strings.Join(Names(), ", "))
-		}
+		bad.Refuse(!slices.Contains(Names(), name), "Runs", name, "use some of %s, or leave it out for all", strings.Join(Names(), ", "))
 	}
 	switch {
 	case cfg.Clock != "" && !slices.Contains(Clocks, cfg.Clock):

@@ -127,8 +127,6 @@ func (c *Cluster) Validate() error {
 			bad.Check("NIC."+inner, f.Err)
 		}
 	}
-	if c.MaxModelLen < 0 {
-		bad.Add("MaxModelLen", c.MaxModelLen, "use 1 or more")
-	}
+	bad.Refuse(c.MaxModelLen < 0, "MaxModelLen", c.MaxModelLen, "use 1 or more")
 	return bad.Err("simulation.Cluster")
 }

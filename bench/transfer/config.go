@@ -168,29 +168,17 @@ func (c *Config) Validate() error {
 	checkRails(&bad, c.Rails, c.Server == "")
 	if c.Server != "" {
 		bad.Check("Server", checkServer(c.Server))
-		if slices.Contains(c.Rails, Mem) {
-			bad.Add("Server", c.Server, "the rail %s has both ends in this process: leave one out", Mem)
-		}
+		bad.Refuse(slices.Contains(c.Rails, Mem), "Server", c.Server, "the rail %s has both ends in this process: leave one out", Mem)
 	}
 	c.checkSetups(&bad)
 	c.checkLimits(&bad)
 	c.checkPoints(&bad)
 	c.checkLatency(&bad)
-	if c.Duration != 0 && c.Duration < time.Millisecond {
-		bad.Add("Duration", c.Duration, "use 1ms or more")
-	}
-	if c.Timeout < 0 {
-		bad.Add("Timeout", c.Timeout, "use a positive duration")
-	}
-	if c.Iterations < 0 {
-		bad.Add("Iterations", c.Iterations, "use 1 or more")
-	}
-	if c.Slice < 0 || c.Slice > transport.MaxSlice {
-		bad.Add("Slice", size.Format(int64(c.Slice)), "use 1 byte to %s", size.Format(transport.MaxSlice))
-	}
-	if !slices.Contains([]Format{"", Text, JSON, CSV, Perftest}, c.Format) {
-		bad.Add("Format", c.Format, "use text, json, csv or perftest")
-	}
+	bad.Refuse(c.Duration != 0 && c.Duration < time.Millisecond, "Duration", c.Duration, "use 1ms or more")
+	bad.Refuse(c.Timeout < 0, "Timeout", c.Timeout, "use a positive duration")
+	bad.Refuse(c.Iterations < 0, "Iterations", c.Iterations, "use 1 or more")
+	bad.Refuse(c.Slice < 0 || c.Slice > transport.MaxSlice, "Slice", size.Format(int64(c.Slice)), "use 1 byte to %s", size.Format(transport.MaxSlice))
+	bad.Refuse(!slices.Contains([]Format{"", Text, JSON, CSV, Perftest}, c.Format), "Format", c.Format, "use text, json, csv or perftest")
 	checkMemory(&bad, c.Segment, c.Location, c.Matrix)
 	if len(bad) == 0 {
 		d := *c
@@ -219,21 +207,15 @@ func (c *Config) checkLimits(bad *config.Faults) {
 		bad.Check("RailLimits", fmt.Errorf("%d rates: there are %d rails: give a rate for each, or one for all together", n, len(c.Rails)))
 	}
 	for _, v := range c.RailLimits {
-		if !(v > 0) {
-			bad.Add("RailLimits", v, "use a rate above 0")
-		}
+		bad.Refuse(!(v > 0), "RailLimits", v, "use a rate above 0")
 	}
-	if len(c.RailLimits) > 0 && c.Limit != 0 {
-		bad.Add("Limit", c.Limit, "each rail has a rate of its own: leave one out")
-	}
+	bad.Refuse(len(c.RailLimits) > 0 && c.Limit != 0, "Limit", c.Limit, "each rail has a rate of its own: leave one out")
 }
 
 // checkPoints checks the lists of a setup's points: one is measured for each combination.
 func (c *Config) checkPoints(bad *config.Faults) {
 	for _, n := range c.Blocks {
-		if n < 1 || n > size.Max {
-			bad.Add("Blocks", size.Format(n), "use 1 byte to %s", size.Format(size.Max))
-		}
+		bad.Refuse(n < 1 || n > size.Max, "Blocks", size.Format(n), "use 1 byte to %s", size.Format(size.Max))
 	}
 	for _, list := range []struct {
 		name string
@@ -262,9 +244,7 @@ func (c *Config) checkFit(bad *config.Faults) {
 
 // checkMemory checks what either end has: the size of its memory, and where it is.
 func checkMemory(bad *config.Faults, segment int64, location, matrix string) {
-	if segment < 0 || segment > size.Max {
-		bad.Add("Segment", size.Format(segment), "use 1 byte to %s", size.Format(size.Max))
-	}
+	bad.Refuse(segment < 0 || segment > size.Max, "Segment", size.Format(segment), "use 1 byte to %s", size.Format(size.Max))
 	if location != "" {
 		bad.Check("Location", topology.CheckLocation(location))
 	}

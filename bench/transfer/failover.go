@@ -53,9 +53,7 @@ func (c *FailoverConfig) Validate() error {
 		name string
 		n    int
 	}{{"Blocks", len(c.Blocks)}, {"Batches", len(c.Batches)}, {"Threads", len(c.Threads)}, {"Depths", len(c.Depths)}, {"Selects", len(c.Selects)}} {
-		if l.n > 1 {
-			bad.Add(l.name, l.n, "it is one run: give one value")
-		}
+		bad.Refuse(l.n > 1, l.name, l.n, "it is one run: give one value")
 	}
 	for _, l := range []struct {
 		name string
@@ -68,19 +66,11 @@ func (c *FailoverConfig) Validate() error {
 		{"Limit", c.Limit != 0},
 		{"RailLimits", len(c.RailLimits) > 0},
 	} {
-		if l.set {
-			bad.Add(l.name, true, "it is for sweeps: leave it out")
-		}
+		bad.Refuse(l.set, l.name, true, "it is for sweeps: leave it out")
 	}
-	if c.Format != "" && c.Format != Text {
-		bad.Add("Format", c.Format, "text is all there is, and files have the rest")
-	}
-	if c.Sample != 0 && c.Sample < time.Millisecond {
-		bad.Add("Sample", c.Sample, "use 1ms or more")
-	}
-	if len(c.Faults) > 0 && c.FaultFile != "" {
-		bad.Add("FaultFile", c.FaultFile, "faults are given one by one too: leave one out")
-	}
+	bad.Refuse(c.Format != "" && c.Format != Text, "Format", c.Format, "text is all there is, and files have the rest")
+	bad.Refuse(c.Sample != 0 && c.Sample < time.Millisecond, "Sample", c.Sample, "use 1ms or more")
+	bad.Refuse(len(c.Faults) > 0 && c.FaultFile != "", "FaultFile", c.FaultFile, "faults are given one by one too: leave one out")
 	for i, f := range c.Faults {
 		field := fmt.Sprintf("Faults[%d]", i)
 		switch {

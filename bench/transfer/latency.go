@@ -64,9 +64,7 @@ func (c *Config) checkLatency(bad *config.Faults) {
 	case slices.Contains(c.Rails, Mem):
 		bad.Add("Beside", c.Beside, "the rail %s has both ends in this process: leave one out", Mem)
 	}
-	if c.BlockTokens < 0 || c.BlockTokens > 1<<16 {
-		bad.Add("BlockTokens", c.BlockTokens, "use 1 to %d tokens", 1<<16)
-	}
+	bad.Refuse(c.BlockTokens < 0 || c.BlockTokens > 1<<16, "BlockTokens", c.BlockTokens, "use 1 to %d tokens", 1<<16)
 }
 
 // maxPeers bounds initiators: each has a connection a rail, and threads of its own.

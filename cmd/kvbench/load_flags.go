@@ -157,9 +157,7 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	case "uniform":
 		refuse(bad, changed, "it is for --gsp-group-distribution zipf", "gsp-zipf-alpha")
 	case "zipf":
-		if !(l.SharedPrefix.ZipfAlpha > 0) {
-			bad.Add("--gsp-zipf-alpha", l.SharedPrefix.ZipfAlpha, "use more than 0 with --gsp-group-distribution zipf")
-		}
+		bad.Refuse(!(l.SharedPrefix.ZipfAlpha > 0), "--gsp-zipf-alpha", l.SharedPrefix.ZipfAlpha, "use more than 0 with --gsp-group-distribution zipf")
 	default:
 		bad.Add("--gsp-group-distribution", f.groups, "use uniform or zipf")
 	}
@@ -183,9 +181,7 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	f.settleAdapters(changed, bad)
 	l.Functions.Interval = time.Duration(f.minutes) * time.Minute
 	if f.trace != "" {
-		if changed("dataset-name") && l.Kind != load.Traced {
-			bad.Add("--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
-		}
+		bad.Refuse(changed("dataset-name") && l.Kind != load.Traced, "--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
 		refuse(bad, changed, "--trace names the file: leave one out", "dataset-path")
 		l.Kind, l.File = load.Traced, f.trace
 	}
@@ -276,9 +272,7 @@ func (f *loadFlags) settleAdapters(changed func(string) bool, bad *config.Faults
 		}
 	case changed("lora-name"):
 		choice, ok := picks[f.picks]
-		if !ok {
-			bad.Add("--lora-request-distribution", f.picks, "use uniform, distinct, skewed or zipf")
-		}
+		bad.Refuse(!ok, "--lora-request-distribution", f.picks, "use uniform, distinct, skewed or zipf")
 		a.Names, a.Choice = f.names, choice
 	default:
 		refuse(bad, changed, "it chooses among adapters: name them with --lora-modules or --lora-name", "lora-assignment", "lora-request-distribution", "lora-zipf-alpha")

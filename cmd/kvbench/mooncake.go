@@ -194,9 +194,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		if !changed("settings") || len(cfg.Settings) > 1 {
 			bad.Check("--settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
 		}
-		if f.clock == "virtual" {
-			bad.Add("--clock", f.clock, "it computes what --proxy would measure: leave one of them out")
-		}
+		bad.Refuse(f.clock == "virtual", "--clock", f.clock, "it computes what --proxy would measure: leave one of them out")
 	}
 	if p != nil {
 		cfg.ParseLink = nodeLink(p)

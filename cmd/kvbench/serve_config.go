@@ -80,9 +80,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 // defaults are those of the tool whose command line this is.
 func (f *serveFlags) defaults(fs *pflag.FlagSet, bad *config.Faults) {
 	values, ok := defaults[f.compat]
-	if !ok {
-		bad.Add("--compat", f.compat, "use vllm, sglang or none")
-	}
+	bad.Refuse(!ok, "--compat", f.compat, "use vllm, sglang or none")
 	setUnchanged(fs, values)
 	if f.compat == load.CompatSGLang {
 		f.load.spec.EOS = load.IgnoreEOS // unless --disable-ignore-eos
@@ -177,9 +175,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	}
 	f.own.collector = how.Collector
 	if asked {
-		if f.clock != "real" {
-			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
-		}
+		bad.Refuse(f.clock != "real", "--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
 		refuse(bad, changed, "it is for a cluster that kvbench starts or models: leave it out, the server has its own",
 			"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "merge-loras", "rail", "kv-warm-mib")
 		if len(*bad) == 0 {

@@ -100,9 +100,7 @@ func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Confi
 	for i, text := range f.sweeps {
 		p, err := simulation.ParseSweep(text)
 		bad.Check("--sweep", err)
-		if i == 2 {
-			bad.Add("--sweep", text, "given more than twice: sweep one parameter, or two")
-		}
+		bad.Refuse(i == 2, "--sweep", text, "given more than twice: sweep one parameter, or two")
 		if err == nil {
 			cfg.Sweep.Params = append(cfg.Sweep.Params, p)
 		}

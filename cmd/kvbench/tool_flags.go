@@ -51,9 +51,7 @@ func (f *toolFlags) settle(s *serveFlags, changed func(string) bool, bad *config
 	if f.served != "" {
 		s.server.client.Model = f.served
 	}
-	if f.mode != "auto" && f.mode != "hf" {
-		bad.Add("--tokenizer-mode", f.mode, "use auto or hf: a tokenizer is a tokenizer.json here")
-	}
+	bad.Refuse(f.mode != "auto" && f.mode != "hf", "--tokenizer-mode", f.mode, "use auto or hf: a tokenizer is a tokenizer.json here")
 	if f.workload != "" && s.load.spec.File == "" {
 		bad.Add("--mooncake-workload", f.workload, "nothing is downloaded here: name the trace's file with --dataset-path")
 	}

@@ -85,9 +85,7 @@ Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, o
 // no fault: they may be meant for several machines.
 func (f *topoFlags) validate(changed func(flag string) bool) error {
 	var bad config.Faults
-	if f.format != "text" && f.format != "json" && f.format != "matrix" {
-		bad.Add("--format", f.format, "use text, json or matrix")
-	}
+	bad.Refuse(f.format != "text" && f.format != "json" && f.format != "matrix", "--format", f.format, "use text, json or matrix")
 	f.options.Names = topology.Names(f.names)
 	if changed("capture") {
 		refuse(&bad, changed, "it has no effect on a capture, which is the machine as it is: leave it out", "matrix", "include", "exclude", "names", "format")

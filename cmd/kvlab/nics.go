@@ -152,9 +152,7 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 	var bad config.Faults
 	cfg := f.cfg
 	cfg.Command = args
-	if len(args) == 0 || args[0] == "" {
-		bad.Add("COMMAND", nil, "name what the hosts run")
-	}
+	bad.Refuse(len(args) == 0 || args[0] == "", "COMMAND", nil, "name what the hosts run")
 	command.Parse(&bad, "--rates", f.rates, &cfg.Rates, nics.ParseRates)
 	for _, name := range wire.Names {
 		value := *f.conditions[name]

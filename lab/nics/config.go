@@ -148,17 +148,13 @@ func (c Config) Validate() error {
 		bad.Add("Rates", formatRates(c.Rates), "these are %d links: use 1 to %d", len(c.Rates), maxNICs)
 	}
 	for i, r := range c.Rates {
-		if r < 1e5 || r > 1e11 {
-			bad.Add(fmt.Sprintf("Rates[%d]", i), lab.FormatRate(r), "use 100kbit to 100gbit")
-		}
+		bad.Refuse(r < 1e5 || r > 1e11, fmt.Sprintf("Rates[%d]", i), lab.FormatRate(r), "use 100kbit to 100gbit")
 	}
 	config.Between(&bad, "MTU", c.MTU, minMTU, maxMTU)
 	if n := len(c.Conditions); n != 0 && n != len(c.Rates) {
 		bad.Add("Conditions", nil, "these are of %d links, and there are %d", n, len(c.Rates))
 	}
-	if c.By != ByAuto && c.By != ByNetem && c.By != ByRelay {
-		bad.Add("By", c.By, "use auto, netem or relay")
-	}
+	bad.Refuse(c.By != ByAuto && c.By != ByNetem && c.By != ByRelay, "By", c.By, "use auto, netem or relay")
 	for i, l := range c.Conditions {
 		bad.Check(fmt.Sprintf("Conditions[%d]", i), l.Validate())
 	}
@@ -177,9 +173,7 @@ func (c Config) Validate() error {
 			bad.Add("SwitchQueue", c.SwitchQueue, "it is where links are made long or bad, and here they are to be: leave one out")
 		}
 	}
-	if c.NoRoutes && !c.SharedSubnet {
-		bad.Add("NoRoutes", true, "it is for links that share a subnet: have them do so, or leave it out")
-	}
+	bad.Refuse(c.NoRoutes && !c.SharedSubnet, "NoRoutes", true, "it is for links that share a subnet: have them do so, or leave it out")
 	config.Between(&bad, "Addresses", c.Addresses, 1, maxAddresses)
 	if c.Addresses > 1 && c.SharedSubnet {
 		bad.Add("Addresses", c.Addresses, "each link needs a network of its own, and here all share a subnet: leave one out")
@@ -191,18 +185,14 @@ func (c Config) Validate() error {
 		bad.Add("Congestion", c.Congestion, "it is said of the route of each link's network, and here all share a subnet: leave one out")
 	}
 	config.Between(&bad, "Until", c.Until, 0, Hosts)
-	if c.Timeout < 0 {
-		bad.Add("Timeout", c.Timeout, "use a positive duration")
-	}
+	bad.Refuse(c.Timeout < 0, "Timeout", c.Timeout, "use a positive duration")
 	if len(c.Command) > 0 {
 		if _, err := exec.LookPath(c.Command[0]); err != nil {
 			bad.Add("Command", c.Command[0], "it cannot be run: %w", errors.Unwrap(err))
 		}
 	}
 	for _, arg := range c.Command {
-		if strings.ContainsRune(arg, 0) {
-			bad.Add("Command", arg, "it has a zero byte, and no argument can")
-		}
+		bad.Refuse(strings.ContainsRune(arg, 0), "Command", arg, "it has a zero byte, and no argument can")
 	}
 	for i, kv := range c.Env {
 		bad.Check(fmt.Sprintf("Env[%d]", i), lab.CheckEnv(kv))

@@ -101,17 +101,11 @@ func (c Conditions) String() string {
 // faults are what is not possible.
 func (c Conditions) faults() (bad config.Faults) {
 	config.Between(&bad, "Delay", c.Delay, 0, mostDelay)
-	if c.Jitter < 0 || c.Jitter > c.Delay {
-		bad.Add("Jitter", c.Jitter, "use 0s to the delay, which is %v: no packet comes before it is sent", c.Delay)
-	}
+	bad.Refuse(c.Jitter < 0 || c.Jitter > c.Delay, "Jitter", c.Jitter, "use 0s to the delay, which is %v: no packet comes before it is sent", c.Delay)
 	for _, s := range c.shares() {
-		if !(*s.value >= 0 && *s.value <= 1) {
-			bad.Add(strings.ToUpper(s.name[:1])+s.name[1:], *s.value, "use a share from 0 to 1")
-		}
+		bad.Refuse(!(*s.value >= 0 && *s.value <= 1), strings.ToUpper(s.name[:1])+s.name[1:], *s.value, "use a share from 0 to 1")
 	}
-	if c.Reorder > 0 && c.Delay == 0 {
-		bad.Add("Reorder", c.Reorder, "it needs a delay: a packet overtakes those that wait")
-	}
+	bad.Refuse(c.Reorder > 0 && c.Delay == 0, "Reorder", c.Reorder, "it needs a delay: a packet overtakes those that wait")
 	return bad
 }
 

@@ -22,9 +22,7 @@ const (
 // either side of a length, where SGLang's is the least part of it.
 func checkVLLMRandom(s Spec, bad *config.Faults) {
 	checkLengths(s, bad)
-	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
-		bad.Add("RangeRatio", s.RangeRatio, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
-	}
+	bad.Refuse(!(s.RangeRatio >= 0 && s.RangeRatio < 1), "RangeRatio", s.RangeRatio, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
 	if r := s.OutputRatio; r != nil && !(*r >= 0 && *r < 1) {
 		bad.Add("OutputRatio", *r, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
 	}
@@ -53,9 +51,7 @@ func checkSGLangRandom(s Spec, bad *config.Faults) {
 
 // checkSGLangRatio checks a range ratio in SGLang's meaning.
 func checkSGLangRatio(bad *config.Faults, field string, ratio float64) {
-	if !(ratio >= 0 && ratio <= 1) {
-		bad.Add(field, ratio, "use 0 to 1: lengths are drawn from length x this to length")
-	}
+	bad.Refuse(!(ratio >= 0 && ratio <= 1), field, ratio, "use 0 to 1: lengths are drawn from length x this to length")
 }
 
 // checkLengths checks what the random draws of both tools read.
@@ -73,35 +69,23 @@ func checkLengths(s Spec, bad *config.Faults) {
 func checkVLLMConversations(s Spec, bad *config.Faults) {
 	checkConversations(s, bad, 1)
 	const fix = "only sglang.bench_serving has it: use --compat sglang"
-	if s.ShareGPT.ContextLen != 0 {
-		bad.Add("ShareGPT.ContextLen", s.ShareGPT.ContextLen, fix)
-	}
-	if s.PromptSuffix != "" {
-		bad.Add("PromptSuffix", s.PromptSuffix, fix)
-	}
-	if s.ChatTemplate {
-		bad.Add("ChatTemplate", s.ChatTemplate, fix)
-	}
+	bad.Refuse(s.ShareGPT.ContextLen != 0, "ShareGPT.ContextLen", s.ShareGPT.ContextLen, fix)
+	bad.Refuse(s.PromptSuffix != "", "PromptSuffix", s.PromptSuffix, fix)
+	bad.Refuse(s.ChatTemplate, "ChatTemplate", s.ChatTemplate, fix)
 }
 
 func checkSGLangConversations(s Spec, bad *config.Faults) {
 	checkNoVLLM(s, bad)
 	checkConversations(s, bad, 4) // what the tool takes
 	config.Between(bad, "ShareGPT.ContextLen", s.ShareGPT.ContextLen, 0, maxLen)
-	if s.ChatTemplate && s.Tokenizer == nil {
-		bad.Add("ChatTemplate", s.ChatTemplate, "the template is the tokenizer's: give --tokenizer")
-	}
+	bad.Refuse(s.ChatTemplate && s.Tokenizer == nil, "ChatTemplate", s.ChatTemplate, "the template is the tokenizer's: give --tokenizer")
 }
 
 // checkNoVLLM refuses what SGLang's datasets of a file do not have.
 func checkNoVLLM(s Spec, bad *config.Faults) {
 	const fix = "only vllm bench serve has it: leave it out, or use --compat vllm"
-	if s.DisableShuffle {
-		bad.Add("DisableShuffle", s.DisableShuffle, fix)
-	}
-	if s.NoOversample {
-		bad.Add("NoOversample", s.NoOversample, fix)
-	}
+	bad.Refuse(s.DisableShuffle, "DisableShuffle", s.DisableShuffle, fix)
+	bad.Refuse(s.NoOversample, "NoOversample", s.NoOversample, fix)
 }
 
 func checkConversations(s Spec, bad *config.Faults, least int) {
@@ -112,9 +96,7 @@ func checkConversations(s Spec, bad *config.Faults, least int) {
 
 func checkCustom(s Spec, bad *config.Faults) {
 	checkFile(s, bad, "name the file of prompts (--dataset-path)")
-	if s.Requests < 0 {
-		bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
-	}
+	bad.Refuse(s.Requests < 0, "Requests", s.Requests, "use 1 or more, 0 for all")
 	checkOutput(bad, "Custom.OutputLen", s.Custom.OutputLen, 1)
 }
 
@@ -127,9 +109,7 @@ func checkSpecBench(s Spec, bad *config.Faults) {
 func checkVLLMSpeedBench(s Spec, bad *config.Faults) {
 	checkFile(s, bad, "name the folder that SPEED-Bench's script has prepared (--dataset-path)")
 	checkQuestions(s, bad, "SpeedBench.OutputLen", s.SpeedBench.OutputLen)
-	if !slices.Contains(speedBenchSubsets, s.SpeedBench.Subset) {
-		bad.Add("SpeedBench.Subset", s.SpeedBench.Subset, "use %s", config.Or(speedBenchSubsets))
-	}
+	bad.Refuse(!slices.Contains(speedBenchSubsets, s.SpeedBench.Subset), "SpeedBench.Subset", s.SpeedBench.Subset, "use %s", config.Or(speedBenchSubsets))
 }
 
 func checkSGLangSpeedBench(s Spec, bad *config.Faults) {
@@ -149,9 +129,7 @@ var (
 )
 
 func checkQuestions(s Spec, bad *config.Faults, field string, output int) {
-	if s.Requests < 0 {
-		bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
-	}
+	bad.Refuse(s.Requests < 0, "Requests", s.Requests, "use 1 or more, 0 for all")
 	config.Between(bad, field, output, 1, maxLen)
 }
 
@@ -171,9 +149,7 @@ func checkSonnet(s Spec, bad *config.Faults) {
 	config.Between(bad, "Sonnet.InputLen", s.Sonnet.InputLen, 1, maxLen)
 	config.Between(bad, "Sonnet.OutputLen", s.Sonnet.OutputLen, 1, maxLen)
 	config.Between(bad, "Sonnet.PrefixLen", s.Sonnet.PrefixLen, 0, maxLen)
-	if s.Tokenizer == nil {
-		bad.Add("Tokenizer", nil, "lines are counted in tokens, and prompts have a chat template: give --tokenizer")
-	}
+	bad.Refuse(s.Tokenizer == nil, "Tokenizer", nil, "lines are counted in tokens, and prompts have a chat template: give --tokenizer")
 }
 
 // checkPrefixRepetition wants at least a request a prefix, as there would be none of some.
@@ -184,12 +160,8 @@ func checkPrefixRepetition(s Spec, bad *config.Faults) {
 	config.Between(bad, "PrefixRepetition.SuffixLen", o.SuffixLen, 0, maxLen)
 	config.Between(bad, "PrefixRepetition.OutputLen", o.OutputLen, 1, maxLen)
 	config.Between(bad, "PrefixRepetition.Prefixes", o.Prefixes, 1, maxLen)
-	if o.PrefixLen == 0 && o.SuffixLen == 0 {
-		bad.Add("PrefixRepetition.SuffixLen", o.SuffixLen, "prompts would be empty: use more")
-	}
-	if s.Requests < max(o.Prefixes, 1) {
-		bad.Add("Requests", s.Requests, "use as many as there are prefixes, %d, or more", o.Prefixes)
-	}
+	bad.Refuse(o.PrefixLen == 0 && o.SuffixLen == 0, "PrefixRepetition.SuffixLen", o.SuffixLen, "prompts would be empty: use more")
+	bad.Refuse(s.Requests < max(o.Prefixes, 1), "Requests", s.Requests, "use as many as there are prefixes, %d, or more", o.Prefixes)
 	checkHeld(bad, "Requests", s.Requests, float64(s.Requests)*float64(o.SuffixLen)+float64(o.Prefixes)*float64(o.PrefixLen))
 	checkVocab(s, bad)
 }
@@ -207,9 +179,7 @@ func checkSharedPrefix(s Spec, bad *config.Faults) {
 	config.Between(bad, "SharedPrefix.OutputLen", o.OutputLen, 1, maxLen)
 	config.Between(bad, "SharedPrefix.Turns", o.Turns, 1, 1<<16)
 	checkSGLangRatio(bad, "SharedPrefix.RangeRatio", o.RangeRatio)
-	if !(o.ZipfAlpha >= 0) || math.IsInf(o.ZipfAlpha, 1) {
-		bad.Add("SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0, or 0 for as many of each group")
-	}
+	bad.Refuse(!(o.ZipfAlpha >= 0) || math.IsInf(o.ZipfAlpha, 1), "SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0, or 0 for as many of each group")
 	if s.TokenIDs && o.Turns > 1 && s.Tokenizer != nil {
 		bad.Add("TokenIDs", true, "a conversation of several turns is text: leave --tokenize-prompt out, or use one turn")
 	}
@@ -225,26 +195,20 @@ func checkBurstGPT(s Spec, bad *config.Faults) {
 
 // checkHeld bounds the tokens of a load that is in memory as a whole.
 func checkHeld(bad *config.Faults, field string, v any, tokens float64) {
-	if tokens > maxHeld {
-		bad.Add(field, v, "the load has %.0f tokens, which are all in memory: use %d at most", tokens, maxHeld)
-	}
+	bad.Refuse(tokens > maxHeld, field, v, "the load has %.0f tokens, which are all in memory: use %d at most", tokens, maxHeld)
 }
 
 // checkSeed holds a seed to what numpy.random.seed takes.
 func checkSeed(s Spec, bad *config.Faults) { config.Between(bad, "Seed", s.Seed, 0, math.MaxUint32) }
 
 func checkRequests(s Spec, bad *config.Faults) {
-	if s.Requests < 1 {
-		bad.Add("Requests", s.Requests, "use 1 or more")
-	}
+	bad.Refuse(s.Requests < 1, "Requests", s.Requests, "use 1 or more")
 }
 
 // checkFile checks what all loads of a file read.
 func checkFile(s Spec, bad *config.Faults, fix string) {
 	checkSeed(s, bad)
-	if s.File == "" {
-		bad.Add("File", nil, "%s", fix)
-	}
+	bad.Refuse(s.File == "", "File", nil, "%s", fix)
 }
 
 // checkVocab wants a vocabulary where random tokens are drawn from it.
