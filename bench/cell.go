@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -352,10 +353,7 @@ func (c *Cell) behindLink() (share, median float64, known bool) {
 }
 
 func (c *Cell) print(w io.Writer) error {
-	label := c.Label
-	if label == "" {
-		label = "never served"
-	}
+	label := cmp.Or(c.Label, "never served")
 	fmt.Fprintf(w, "%s (hand-off %s; %s)\n", c.name(), c.Handoff, label)
 	if c.Metrics != nil {
 		if err := WriteReport(w, c.Metrics); err != nil {

@@ -96,9 +96,7 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = clock.Precise()
 	}
-	if c.Stdout == nil {
-		c.Stdout = io.Discard
-	}
+	config.Default(&c.Stdout, io.Discard)
 	if c.Progress == nil {
 		c.Progress, c.Terminal = io.Discard, false
 	}

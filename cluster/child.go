@@ -68,9 +68,7 @@ func Child() {
 // has ended and it has drained.
 func (pt part) run(ctx context.Context) error {
 	logs := daemon.LogFlags{Level: pt.Config.LogLevel, Format: "text"}
-	if logs.Level == "" {
-		logs.Level = "info"
-	}
+	config.Default(&logs.Level, "info")
 	logger, err := logs.Logger(os.Stderr)
 	if err != nil {
 		return report(hello{}, err)

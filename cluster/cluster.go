@@ -214,16 +214,12 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Log == nil {
-		cfg.Log = io.Discard
-	}
+	config.Default(&cfg.Log, io.Discard)
 	cfg.Log = &daemonLog{w: cfg.Log}
 	if len(cfg.Rails) == 0 {
 		cfg.Rails = []string{node.DefaultRail}
 	}
-	if cfg.StopTimeout == 0 {
-		cfg.StopTimeout = 5 * time.Second
-	}
+	config.Default(&cfg.StopTimeout, 5*time.Second)
 	c := &Cluster{cfg: cfg}
 	if err := c.openLedger(); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)

@@ -44,9 +44,7 @@ func Unmarshal(text []byte, v any, strict bool) error {
 		return fault(syntax.Offset, "this is no JSON: %s", strings.TrimPrefix(syntax.Error(), "json: "))
 	case errors.As(err, &kind):
 		field := kind.Field
-		if field == "" {
-			field = "the value"
-		}
+		Default(&field, "the value")
 		return fault(kind.Offset, "%s: %s: want %s", field, kind.Value, wanted(kind.Type))
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {

@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -151,9 +152,7 @@ func (e *Engine) Register(m Memory) (Handle, error) {
 	case m.Length == 0 || !inAddressSpace(uint64(uintptr(m.Address)), m.Length, 1):
 		return 0, invalid("memory of %d bytes at %p", m.Length, m.Address)
 	}
-	if m.Location == "" {
-		m.Location = "cpu:0"
-	}
+	m.Location = cmp.Or(m.Location, "cpu:0")
 	register := e.engine.Register
 	if m.Flags&FlagPrivate != 0 {
 		register = e.engine.RegisterLocal

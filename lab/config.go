@@ -127,9 +127,7 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.CPUs, 1)
 	config.Default(&c.Timeout, 5*time.Minute)
 	for _, w := range []*io.Writer{&c.Stdout, &c.Stderr, &c.Log} {
-		if *w == nil {
-			*w = io.Discard
-		}
+		config.Default(w, io.Discard)
 	}
 	return c
 }

@@ -3,6 +3,7 @@ package lab
 import (
 	"archive/tar"
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -162,9 +163,7 @@ func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func
 		streams.Wait()
 		switch {
 		case !reported || !whole[0] || !whole[1]:
-			if h.err == nil {
-				h.err = fmt.Errorf("%s died without reporting an exit status", hostname(h.number))
-			}
+			h.err = cmp.Or(h.err, fmt.Errorf("%s died without reporting an exit status", hostname(h.number)))
 		case outErr != nil:
 			h.err = fmt.Errorf("files of %s: %w", hostname(h.number), outErr)
 		}

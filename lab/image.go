@@ -259,9 +259,7 @@ func (b *builder) tools(tools []string) error {
 func (c Config) brings(name string) bool {
 	return slices.ContainsFunc(c.Files, func(f File) bool {
 		to := f.To
-		if to == "" {
-			to = "/lab/" + filepath.Base(f.From)
-		}
+		config.Default(&to, "/lab/"+filepath.Base(f.From))
 		return to == name || strings.HasPrefix(name, to+"/")
 	})
 }

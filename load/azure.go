@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -102,9 +103,7 @@ func (a *azure) tokens(column int, name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n == 0 {
-		n = 1
-	}
+	n = cmp.Or(n, 1)
 	return tokenCount(name, n)
 }
 

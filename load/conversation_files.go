@@ -143,10 +143,7 @@ func (f *fileTurns) turns(c *conversation, turns []fileTurn) error {
 		if t.Timestamp != nil && !(math.Abs(*t.Timestamp) <= 1e15) {
 			return fmt.Errorf("%stimestamp: %v: too large for milliseconds", where, *t.Timestamp)
 		}
-		length := t.Output
-		if length == nil {
-			length = t.MaxTokens
-		}
+		length := cmp.Or(t.Output, t.MaxTokens)
 		if next.output, err = f.output(where+"output_length", length, nil); err != nil {
 			return err
 		}
@@ -169,10 +166,7 @@ func (f *fileTurns) said(c *conversation, all []fileSaid) error {
 	}
 	for i, s := range all {
 		role := cmp.Or(s.Role, map[string]string{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bard": "assistant"}[s.From], s.From)
-		text := s.Content
-		if text == nil {
-			text = s.Value
-		}
+		text := cmp.Or(s.Content, s.Value)
 		if role == "" || text == nil {
 			return fmt.Errorf("messages[%d]: role or content is missing: give both", i)
 		}

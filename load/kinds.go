@@ -203,9 +203,7 @@ func NameOf(name string) string {
 
 func (s Spec) kind() (Kind, error) {
 	name := s.Kind
-	if name == "" {
-		name = Random
-	}
+	config.Default(&name, Random)
 	for _, k := range Kinds() {
 		if plain(k.Name) == plain(name) {
 			return k, nil

@@ -103,9 +103,7 @@ func Parse(text []byte) (Config, error) {
 		if inner.TorchType == "" && inner.Type == "" {
 			inner.TorchType, inner.Type = c.TorchType, c.Type
 		}
-		if inner.Quantized == nil {
-			inner.Quantized = c.Quantized
-		}
+		config.Default(&inner.Quantized, c.Quantized)
 		c = *inner
 	}
 	c.Text = nil // they do not nest
@@ -160,9 +158,7 @@ var elements = map[string]int{"": 2, "bfloat16": 2, "float16": 2, "float32": 4, 
 // ElemBytes is how many bytes an element of the model's type has.
 func (c *Config) ElemBytes() (int, error) {
 	name := c.TorchType
-	if name == "" {
-		name = c.Type
-	}
+	config.Default(&name, c.Type)
 	bytes, ok := elements[strings.TrimPrefix(name, "torch.")]
 	if !ok {
 		return 0, fmt.Errorf("torch_dtype is %q: bfloat16, float16, float32 and float8_e4m3fn are known", name)

@@ -1,6 +1,7 @@
 package modelconfig
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -192,13 +193,8 @@ func (c *Config) feedForward(s *Shape) error {
 		return fmt.Errorf("first_k_dense_replace is %d: no layer of %d is left for the experts", c.FirstDense, c.Layers)
 	}
 	s.ExpertWidth = c.ExpertIntermediate
-	if s.ExpertWidth == 0 {
-		s.ExpertWidth = c.Intermediate
-	}
-	shared := c.SharedIntermediate
-	if shared == 0 {
-		shared = c.SharedExperts * s.ExpertWidth
-	}
+	s.ExpertWidth = cmp.Or(s.ExpertWidth, c.Intermediate)
+	shared := cmp.Or(c.SharedIntermediate, c.SharedExperts*s.ExpertWidth)
 	s.SharedExperts = shared > 0
 	s.Expert = gated(s.ExpertWidth)
 	s.Linear += float64(c.Layers-s.ExpertLayers)*gated(c.Intermediate) + float64(s.ExpertLayers)*gated(shared)

@@ -1,5 +1,7 @@
 package placement
 
+import "cmp"
+
 // caches are what nodes are taken to have in their prefix caches: what was placed on each
 // before, least recently used first to go, in as many blocks as its pool has. The nodes are
 // not asked.
@@ -42,11 +44,7 @@ func (k *caches) saved(c *Candidate, r *Request) int {
 func (k *caches) add(c *Candidate, r *Request) {
 	n := k.nodes[c.ID]
 	if n == nil {
-		blocks := c.Blocks
-		if blocks == 0 {
-			blocks = unknownBlocks
-		}
-		n = newPrefixes(blocks)
+		n = newPrefixes(cmp.Or(c.Blocks, unknownBlocks))
 		k.nodes[c.ID] = n
 	}
 	n.seen = k.turn

@@ -158,9 +158,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Placement == "" {
-		cfg.Placement = placement.RoundRobin
-	}
+	config.Default(&cfg.Placement, placement.RoundRobin)
 	if cfg.KVBlocks == 0 {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}

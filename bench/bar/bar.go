@@ -10,6 +10,7 @@
 package bar
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -57,9 +58,7 @@ func (b *Bar) Show(look Look) {
 	if known {
 		look.Max = max(look.Max, 1) // the library has no bar of length 0
 	}
-	if look.Width == 0 {
-		look.Width = defaultWidth
-	}
+	look.Width = cmp.Or(look.Width, defaultWidth)
 	options := []progressbar.Option{
 		progressbar.OptionSetWriter(b.w),
 		progressbar.OptionSetWidth(look.Width),

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -42,10 +43,7 @@ type Finding struct {
 }
 
 func (f Finding) String() string {
-	of := map[string]string{All: "all rails", Hosts: Hosts}[f.Rail]
-	if of == "" {
-		of = "rail " + f.Rail
-	}
+	of := cmp.Or(map[string]string{All: "all rails", Hosts: Hosts}[f.Rail], "rail "+f.Rail)
 	return fmt.Sprintf("%-4s  %s: %s: %s", f.Grade, of, f.What, f.Do)
 }
 

@@ -90,9 +90,7 @@ func Listen(cfg ListenConfig) (*Listener, error) {
 		return nil, err
 	}
 	config.Default(&cfg.Listen, ":"+DefaultPort)
-	if cfg.Log == nil {
-		cfg.Log = io.Discard
-	}
+	config.Default(&cfg.Log, io.Discard)
 	cfg.Log = &serial{w: cfg.Log} // that of checks, and of transfers
 	server, err := transfer.Listen(cfg.transfer())
 	if err != nil {

@@ -87,9 +87,7 @@ type Client struct {
 func New(cfg Config) *Client {
 	config.Default(&cfg.Timeout, 120*time.Second)
 	config.Default(&cfg.First, cfg.Timeout)
-	if cfg.Clock == nil {
-		cfg.Clock = clock.Precise()
-	}
+	config.Default(&cfg.Clock, clock.Precise())
 	if len(cfg.URLs) == 0 {
 		cfg.URLs = []string{cfg.URL}
 	}

@@ -198,9 +198,7 @@ func (p *prober) try(all context.Context, a Accepts) (r *Record, err error) {
 		}
 		return nil
 	})
-	if err == nil {
-		err = fatal
-	}
+	err = cmp.Or(err, fatal)
 	if cause := context.Cause(ctx); errors.Is(err, errInterrupted) && !errors.Is(cause, context.Canceled) {
 		err = cause // nobody interrupts: it has not answered in time
 	} else if err != nil && cause != nil && all.Err() == nil && !errors.Is(err, cause) {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -24,10 +25,7 @@ type target struct {
 
 // targets are those of the configuration's URLs.
 func (cfg *Config) targets(b Backend) ([]*target, error) {
-	path := cfg.Endpoint
-	if path == "" {
-		path = b.Path
-	}
+	path := cmp.Or(cfg.Endpoint, b.Path)
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
 	}

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -87,10 +88,7 @@ func figureRows() []figureRow {
 	}
 	for _, l := range latencies {
 		for i, s := range statistics {
-			word := map[string]string{"mean": "mean", "median": "median"}[s.key]
-			if word == "" {
-				word = "P" + s.key[1:]
-			}
+			word := cmp.Or(map[string]string{"mean": "mean", "median": "median"}[s.key], "P"+s.key[1:])
 			rows = append(rows, figureRow{s.key + "_" + l.name + "_ms", word + " " + l.label + " (ms)", l.name, i})
 		}
 	}

@@ -140,9 +140,7 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.settle, 3*faultLease)
 	config.Default(&c.Timeout, time.Minute)
 	for _, w := range []*io.Writer{&c.Stdout, &c.Progress} {
-		if *w == nil {
-			*w = io.Discard
-		}
+		config.Default(w, io.Discard)
 	}
 	return c
 }

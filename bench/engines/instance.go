@@ -2,6 +2,7 @@ package engines
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,10 +102,7 @@ func (i *instance) follow(out io.ReadCloser, exited <-chan error, arrivals chan<
 		}
 		tell(arrival{event: e})
 	}
-	err := <-exited
-	if err == nil {
-		err = errors.New("exit status 0")
-	}
+	err := cmp.Or(<-exited, errors.New("exit status 0"))
 	tell(arrival{over: err})
 }
 

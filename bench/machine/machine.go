@@ -7,6 +7,7 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -66,10 +67,7 @@ func Describe() Machine {
 
 // String is one line for a report's head.
 func (m Machine) String() string {
-	cpu := m.CPU
-	if cpu == "" {
-		cpu = "unknown CPU"
-	}
+	cpu := cmp.Or(m.CPU, "unknown CPU")
 	return fmt.Sprintf("%s, %d threads, %.0f GiB, %s %s, %s", cpu, m.Threads,
 		float64(m.MemoryBytes)/(1<<30), m.OS, m.Kernel, m.Go)
 }

@@ -155,9 +155,7 @@ func (r *runner) folder(server, client string) string {
 
 // keep notes an error of the disk: what is measured goes on, and is told of at the end.
 func (r *runner) keep(err error) {
-	if r.lost == nil {
-		r.lost = err
-	}
+	config.Default(&r.lost, err)
 }
 
 // now are the server and the client of the pair that is under way, the pair and its folder.

@@ -92,9 +92,7 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 	config.Default(&cfg.RTT, 10*time.Millisecond)
 	config.Default(&cfg.Prompts, 50)
 	config.Default(&cfg.InputLen, 512)
-	if cfg.Stdout == nil {
-		cfg.Stdout = io.Discard
-	}
+	config.Default(&cfg.Stdout, io.Discard)
 	if err := findDaemons(&cfg.Bin); err != nil {
 		return nil, err
 	}

@@ -44,9 +44,7 @@ func (c *MooncakeConfig) setDefaults() error {
 	}
 	config.Default(&c.Row, "1024/q2")
 	config.Default(&c.Prompts, 40)
-	if c.Stdout == nil {
-		c.Stdout = io.Discard
-	}
+	config.Default(&c.Stdout, io.Discard)
 	if c.Progress == nil {
 		c.Progress = io.Discard
 	}

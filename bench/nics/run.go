@@ -57,9 +57,7 @@ func checkRounds(bad *config.Faults, rounds int, duration, warmup time.Duration)
 // that drop everything, and this program's file.
 func surround(stdout, progress *io.Writer, exe *string) (err error) {
 	for _, w := range []*io.Writer{stdout, progress} {
-		if *w == nil {
-			*w = io.Discard
-		}
+		config.Default(w, io.Discard)
 	}
 	if *exe == "" {
 		*exe, err = self()

@@ -2,6 +2,7 @@ package nullserver
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,9 +54,7 @@ type Server struct {
 
 // Start serves what comes to the listener, until Close.
 func Start(listener net.Listener, cfg Config) (*Server, error) {
-	if cfg.Model == "" {
-		cfg.Model = "null"
-	}
+	cfg.Model = cmp.Or(cfg.Model, "null")
 	if cfg.Clock == nil {
 		cfg.Clock = clock.Precise()
 	}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"slices"
 
 	"kvferry/bench/client"
@@ -38,9 +39,7 @@ func common(r *client.Record) seen {
 		start: r.Sent, queue: r.Sent - r.Intended, prompt: r.Input(), asked: r.PromptTokens,
 		text: r.Text, err: r.Error, itl: func() []float64 { return gaps(r.TokenTimes) },
 	}
-	if s.asked == 0 {
-		s.asked = s.prompt
-	}
+	s.asked = cmp.Or(s.asked, s.prompt)
 	return s
 }
 

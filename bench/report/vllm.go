@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -290,10 +291,7 @@ func (v *VLLM) rateChanges() []rateChange {
 // (compute_result_filename).
 func (v *VLLM) FileName() string {
 	run := v.run
-	label := run.ResultLabel
-	if label == "" {
-		label = run.Backend
-	}
+	label := cmp.Or(run.ResultLabel, run.Backend)
 	concurrency := ""
 	if v.bounded {
 		concurrency = fmt.Sprintf("-concurrency%d", run.MaxConcurrency)

@@ -64,10 +64,7 @@ func Of(records iter.Seq[*client.Record]) Client {
 		c.Answered++
 		c.InputTokens += r.Input()
 		c.OutputTokens += cmp.Or(r.Output(), len(r.TokenTimes))
-		by := r.CountedBy
-		if by == "" {
-			by = client.CountUsage
-		}
+		by := cmp.Or(r.CountedBy, client.CountUsage)
 		if c.CountedBy == "" || by != client.CountUsage { // one count that is not the server's spoils all
 			c.CountedBy = by
 		}

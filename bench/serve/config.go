@@ -75,9 +75,7 @@ func (c *Config) Validate() error {
 	// What only the target knows is filled in on a copy, so that the rest of the load is checked
 	// before any target is opened: a cluster takes seconds to start.
 	spec := c.Load
-	if spec.Vocab == 0 {
-		spec.Vocab = about.SafeVocabulary // until the target says
-	}
+	config.Default(&spec.Vocab, about.SafeVocabulary) // until the target says
 	if spec.Tokenizer == nil && spec.Texts() {
 		spec.Tokenizer = new(tokenizer.Tokenizer) // likewise
 	}
@@ -112,9 +110,7 @@ func (c *Config) Writes(layout string) bool {
 func (c *Config) defaults() {
 	config.Default(&c.OpenTimeout, time.Minute)
 	config.Default(&c.Layout, LayoutVLLM)
-	if c.Clock == nil {
-		c.Clock = clock.Precise()
-	}
+	config.Default(&c.Clock, clock.Precise())
 	if c.Stdout == nil {
 		c.Stdout = io.Discard
 	}

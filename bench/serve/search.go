@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +67,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 	result := s.Result()
 	x.found = &result
 	best := runs[result.Value]
-	if best == nil {
-		best = cut // what was done
-	}
+	best = cmp.Or(best, cut) // what was done
 	if best != nil {
 		best.Tables = slices.Insert(best.Tables, 0, result.Table())
 		for _, note := range result.Notes {

@@ -159,9 +159,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Stdout == nil {
-		cfg.Stdout = io.Discard
-	}
+	config.Default(&cfg.Stdout, io.Discard)
 	if cfg.Progress == nil {
 		cfg.Progress, cfg.Terminal = io.Discard, false
 	}

@@ -75,9 +75,7 @@ func (c *Cluster) FitLoad(longest int) {
 		return
 	}
 	blocks := c.KVBlocks
-	if blocks == 0 {
-		blocks = c.Profile.Blocks()
-	}
+	config.Default(&blocks, c.Profile.Blocks())
 	c.MaxModelLen = max(min(longest, blocks*c.Profile.KVGeometry.BlockTokens), c.Profile.MaxModelLen)
 }
 

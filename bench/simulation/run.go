@@ -49,9 +49,7 @@ const barPeriod = 500 * time.Millisecond
 // When ctx is done it writes and prints the points that had ended and returns
 // ctx's error.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Stdout == nil {
-		cfg.Stdout = io.Discard
-	}
+	config.Default(&cfg.Stdout, io.Discard)
 	if cfg.Progress == nil {
 		cfg.Progress, cfg.Terminal = io.Discard, false
 	}

@@ -78,9 +78,7 @@ var sweepable = []sweepSetter{
 			return fmt.Errorf("%q: name rates alone, such as link=1GB/s,25gbit", v)
 		}
 		nic, err := w.ParseNIC(v)
-		if nic.Latency == 0 {
-			nic.Latency = s.NIC.Latency
-		}
+		config.Default(&nic.Latency, s.NIC.Latency)
 		s.NIC = nic
 		return err
 	}},

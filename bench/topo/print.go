@@ -2,6 +2,7 @@
 package topo
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -63,10 +64,7 @@ func nodeTable(m *topology.Machine) page.Table {
 func nicTable(m *topology.Machine) page.Table {
 	t := page.Table{Title: "NICs", Head: []string{"NIC", "RDMA", "state", "port", "node", "PCI", "PCIe link", "device"}, Left: 8}
 	for _, n := range m.NICs {
-		name := n.Netdev
-		if name == "" {
-			name = "-"
-		}
+		name := cmp.Or(n.Netdev, "-")
 		t.Rows = append(t.Rows, []string{
 			name, rdmaNames(n), state(n), topology.FormatSpeed(float64(n.Speed)), orDash(n.Node), n.PCI, n.Link.String(), device(n),
 		})
@@ -117,10 +115,7 @@ func device(n topology.NIC) string {
 func gpuTable(m *topology.Machine) page.Table {
 	t := page.Table{Title: "GPUs", Head: []string{"location", "node", "PCI", "PCIe link", "device"}, Left: 5}
 	for _, g := range m.GPUs {
-		location := g.Location
-		if location == "" {
-			location = "-"
-		}
+		location := cmp.Or(g.Location, "-")
 		t.Rows = append(t.Rows, []string{location, orDash(g.Node), g.PCI, g.Link.String(), g.Model})
 	}
 	return t

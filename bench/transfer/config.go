@@ -151,15 +151,11 @@ func (c *Config) setDefaults() {
 	config.Default(&c.Segment, DefaultSegment())
 	config.Default(&c.Slice, 1<<20)
 	config.Default(&c.Format, Text)
-	if c.Stdout == nil {
-		c.Stdout = io.Discard
-	}
+	config.Default(&c.Stdout, io.Discard)
 	if c.Progress == nil {
 		c.Progress, c.Terminal = io.Discard, false
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	config.Default(&c.Logger, slog.Default())
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].

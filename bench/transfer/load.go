@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -201,9 +202,7 @@ func (th *thread) collect(i int, canceled bool) {
 		}
 		if !canceled || !errors.Is(err, context.Canceled) {
 			th.errors++
-			if th.err == nil {
-				th.err = err
-			}
+			th.err = cmp.Or(th.err, err)
 			l.fail()
 		}
 		return
@@ -258,9 +257,7 @@ func (l *load) sum() (sum tally) {
 func (l *load) errors() (n int, first error) {
 	for _, th := range l.threads {
 		n += th.errors
-		if first == nil {
-			first = th.err
-		}
+		first = cmp.Or(first, th.err)
 	}
 	return n, first
 }

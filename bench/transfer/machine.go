@@ -16,9 +16,7 @@ import (
 // this machine's topology, with the rows of a matrix file instead of those found.
 func newEngine(matrix string, cfg transport.Config) (*transport.Engine, error) {
 	log := cfg.Logger
-	if log == nil {
-		log = slog.Default()
-	}
+	config.Default(&log, slog.Default())
 	var err error
 	if cfg.Rank, err = rails.Ranks(cfg.Rails, matrix, log); err != nil {
 		err = &config.Fault{Field: "Matrix", Err: err}

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -129,9 +130,7 @@ type verdict struct {
 func (v *verdict) add(o verdict) {
 	v.Checked += o.Checked
 	v.Bad += o.Bad
-	if v.First == "" {
-		v.First = o.First
-	}
+	v.First = cmp.Or(v.First, o.First)
 }
 
 // destination compares the transferred blocks of a thread: for a read in the

@@ -78,15 +78,11 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	config.Default(&cfg.Listen, ":"+DefaultPort)
 	config.Default(&cfg.Location, topology.Any)
 	config.Default(&cfg.Segment, DefaultSegment())
-	if cfg.Log == nil {
-		cfg.Log = io.Discard
-	}
+	config.Default(&cfg.Log, io.Discard)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	if cfg.yield == 0 {
-		cfg.yield = helloTimeout
-	}
+	config.Default(&cfg.yield, helloTimeout)
 	opened, err := rails.OpenAll(cfg.Rails, rails.Options{Logger: cfg.Logger})
 	if err != nil {
 		return nil, err

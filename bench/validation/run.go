@@ -71,9 +71,7 @@ var ErrWorse = errors.New("worse than its limit")
 // Run computes everything, prints the tables and writes the files. When ctx is done it keeps and
 // prints what there is, and returns ctx's error.
 func Run(ctx context.Context, cfg Config) (*Results, error) {
-	if cfg.Stdout == nil {
-		cfg.Stdout = io.Discard
-	}
+	config.Default(&cfg.Stdout, io.Discard)
 	if cfg.Progress == nil {
 		cfg.Progress, cfg.Terminal = io.Discard, false
 	}

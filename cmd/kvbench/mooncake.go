@@ -275,9 +275,7 @@ var errNativeVirtual = errors.New(`"native": it is this machine's network: in vi
 // virtualNIC is the link of a setting as package sim models it, and its name. Rates are bytes
 // a second.
 func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
-	if link == "" {
-		link = s.Link
-	}
+	config.Default(&link, s.Link)
 	l, err := node.ResolveLink(p, link)
 	if err != nil {
 		return sim.NIC{}, "", err

@@ -276,9 +276,7 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 		bad.Check("--host", err)
 	}
 	c.Sampling = f.sampling.parameters()
-	if c.APIKey == "" {
-		c.APIKey = os.Getenv("OPENAI_API_KEY")
-	}
+	config.Default(&c.APIKey, os.Getenv("OPENAI_API_KEY"))
 	for _, h := range f.headers {
 		key, value, ok := strings.Cut(h, "=")
 		if !ok || key == "" {

@@ -199,9 +199,7 @@ func (c Config) Validate() error {
 	}
 	for i, f := range c.Faults {
 		nics := len(c.Rates)
-		if nics == 0 {
-			nics = maxNICs // that there are none is said above
-		}
+		config.Default(&nics, maxNICs) // that there are none is said above
 		if err := f.Validate(Hosts, nics, Actions); err != nil {
 			bad.Add(fmt.Sprintf("Faults[%d]", i), f, "%w", err)
 		}

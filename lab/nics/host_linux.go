@@ -2,6 +2,7 @@ package nics
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -149,9 +150,7 @@ func (h *host) follow() {
 		}
 	}
 	if !reported {
-		if h.err == nil {
-			h.err = fmt.Errorf("%s died without reporting an exit status", hostname(h.number))
-		}
+		h.err = cmp.Or(h.err, fmt.Errorf("%s died without reporting an exit status", hostname(h.number)))
 		close(h.over)
 	}
 }

@@ -210,9 +210,7 @@ func messages(v any) (list []Message, err error) {
 			return nil, fmt.Errorf("[%d]: want an object with role and content", i)
 		}
 		role, _ := fields["role"].(string)
-		if role == "" {
-			role = "user"
-		}
+		config.Default(&role, "user")
 		list = append(list, Message{role, said(fields)})
 	}
 	return list, nil

@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -81,9 +82,7 @@ func vllmCustom(s Spec) (Sampled, error) {
 // is no number of requests.
 func (s Spec) askPrompts(all []row, g *generators) (Sampled, error) {
 	shuffled(s, all, g)
-	if s.Requests == 0 {
-		s.Requests = len(all)
-	}
+	s.Requests = cmp.Or(s.Requests, len(all))
 	rows := all[:min(s.Requests, len(all))]
 	var notes []string
 	if s.Tokenizer == nil {

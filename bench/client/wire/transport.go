@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -20,16 +21,12 @@ type Config struct {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.Pollers == 0 {
-		cfg.Pollers = min(runtime.GOMAXPROCS(0), 8)
-	}
+	cfg.Pollers = cmp.Or(cfg.Pollers, min(runtime.GOMAXPROCS(0), 8))
 	if cfg.Now == nil {
 		start := time.Now()
 		cfg.Now = func() time.Duration { return time.Since(start) }
 	}
-	if cfg.Connect == 0 {
-		cfg.Connect = 10 * time.Second
-	}
+	cfg.Connect = cmp.Or(cfg.Connect, 10*time.Second)
 	if cfg.Rest == 0 {
 		cfg.Rest = 4 * time.Second
 	}
