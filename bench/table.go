@@ -269,9 +269,7 @@ func WriteTable(w io.Writer, r *Results) error {
 	for _, t := range r.agreement() {
 		t.WriteText(&b)
 	}
-	for _, line := range r.remarks() {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, r.remarks())
 	if v := r.Verdict(); v != "" {
 		b.WriteString(v + "\n")
 	}
@@ -299,9 +297,7 @@ func WriteMarkdown(w io.Writer, r *Results) error {
 	var b strings.Builder
 	b.WriteString("# kvbench mooncake\n\n")
 	fmt.Fprintf(&b, "%s.\n", r.when())
-	for _, line := range r.conditions() {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, r.conditions())
 	b.WriteString("\n")
 	for _, g := range r.groups() {
 		b.WriteString("## " + g.name + "\n\n")

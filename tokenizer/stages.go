@@ -49,32 +49,18 @@ func cutBy(find finder, behavior string, invert bool) splitter {
 			})
 		case "Isolated":
 			find(text, func(span string, _ bool) { piece(len(span)) })
-		case "Contiguous":
-			open, was := 0, false
-			find(text, func(span string, match bool) {
-				if match != was {
-					piece(open)
-					open = 0
-				}
-				open, was = open+len(span), match
-			})
-			piece(open)
-		case "MergedWithPrevious":
-			open, was := 0, false // a match joins what stands before it, but not another match
-			find(text, func(span string, match bool) {
-				match = match != invert
-				if !match || was {
-					piece(open)
-					open = 0
-				}
-				open, was = open+len(span), match
-			})
-			piece(open)
-		case "MergedWithNext":
+		case "Contiguous", "MergedWithPrevious", "MergedWithNext":
 			open, was := 0, false
 			find(text, func(span string, match bool) {
 				match = match != invert
-				if match || !was {
+				cut := match != was
+				switch behavior {
+				case "MergedWithPrevious": // a match joins what stands before it, but not another match
+					cut = !match || was
+				case "MergedWithNext":
+					cut = match || !was
+				}
+				if cut {
 					piece(open)
 					open = 0
 				}
@@ -87,27 +73,24 @@ func cutBy(find finder, behavior string, invert bool) splitter {
 
 // findText finds a fixed text.
 func findText(what string) finder {
-	return func(text string, emit func(string, bool)) {
-		for text != "" {
-			i := strings.Index(text, what)
-			if i < 0 {
-				emit(text, false)
-				return
-			}
-			if i > 0 {
-				emit(text[:i], false)
-			}
-			emit(text[i:i+len(what)], true)
-			text = text[i+len(what):]
-		}
-	}
+	return findFirst(func(text string) (i, n int) { return strings.Index(text, what), len(what) })
 }
 
 // findRunes finds single characters.
 func findRunes(is func(rune) bool) finder {
+	return findFirst(func(text string) (i, n int) {
+		i = strings.IndexFunc(text, is)
+		_, n = utf8.DecodeRuneInString(text[max(i, 0):])
+		return i, n
+	})
+}
+
+// findFirst finds what first returns of the text that is left: where the first match begins, -1 if there is
+// none, and its length.
+func findFirst(first func(text string) (i, n int)) finder {
 	return func(text string, emit func(string, bool)) {
 		for text != "" {
-			i := strings.IndexFunc(text, is)
+			i, n := first(text)
 			if i < 0 {
 				emit(text, false)
 				return
@@ -115,7 +98,6 @@ func findRunes(is func(rune) bool) finder {
 			if i > 0 {
 				emit(text[:i], false)
 			}
-			_, n := utf8.DecodeRuneInString(text[i:])
 			emit(text[i:i+n], true)
 			text = text[i+n:]
 		}

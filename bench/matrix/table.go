@@ -93,9 +93,7 @@ func (r *runner) writeTables() error {
 		page.File{Name: tableFile, Write: func(w io.Writer) error {
 			var b strings.Builder
 			r.table().WriteMarkdown(&b)
-			for _, line := range faults {
-				b.WriteString(line + "\n")
-			}
+			page.WriteLines(&b, faults)
 			_, err := io.WriteString(w, b.String())
 			return err
 		}},

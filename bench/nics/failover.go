@@ -46,7 +46,7 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverR
 	}
 	began := time.Now()
 	for _, h := range f.schedule {
-		if !sleep(ctx, p.over, time.Until(began.Add(h.at))) {
+		if !transfer.Sleep(ctx, p.over, time.Until(began.Add(h.at))) {
 			break
 		}
 		if err := h.do(l); err != nil {
@@ -64,17 +64,4 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverR
 		return nil, nil, fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
 	}
 	return got, ended, nil
-}
-
-// sleep is false if something ended it.
-func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-over:
-	case <-ctx.Done():
-	}
-	return false
 }

@@ -95,17 +95,12 @@ func Incast(ctx context.Context, cfg IncastConfig) (*IncastResult, error) {
 		}
 	}
 	err := cfg.rounds(ctx, r)
-	if ctx.Err() != nil {
-		err = errors.Join(context.Cause(ctx), err)
-	}
+	err = errors.Join(context.Cause(ctx), err)
 	r.Seconds = time.Since(r.Started).Seconds()
 	if err != nil && len(r.Points) == 0 {
 		return r, err // nothing to report
 	}
-	err = errors.Join(err, r.write(cfg.Out))
-	if e := r.WriteText(cfg.Stdout); e != nil {
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, r.write(cfg.Out), r.WriteText(cfg.Stdout))
 	if err == nil {
 		err = r.missed()
 	}

@@ -118,9 +118,7 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 			break
 		}
 	}
-	if ctx.Err() != nil {
-		err = errors.Join(context.Cause(ctx), err)
-	}
+	err = errors.Join(context.Cause(ctx), err)
 	if len(cells) > 0 {
 		var b strings.Builder
 		mooncakeTable(cells, cfg.Rate, cfg.Row, cfg.Prompts).WriteText(&b)

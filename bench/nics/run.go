@@ -79,18 +79,13 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	r := &Result{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds}
 	x := &run{cfg: &cfg, r: r}
 	err := x.rounds(ctx)
-	if ctx.Err() != nil {
-		err = errors.Join(context.Cause(ctx), err)
-	}
+	err = errors.Join(context.Cause(ctx), err)
 	r.Seconds = time.Since(r.Started).Seconds()
 	r.settle()
 	if err != nil && len(r.Points) == 0 {
 		return r, err // nothing to report
 	}
-	err = errors.Join(err, r.write(cfg.Out))
-	if e := r.WriteText(cfg.Stdout); e != nil {
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, r.write(cfg.Out), r.WriteText(cfg.Stdout))
 	if err == nil {
 		missed := 0
 		for _, v := range r.Verdicts() {

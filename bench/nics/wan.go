@@ -71,17 +71,12 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 		}
 	}
 	err := x.rounds(ctx)
-	if ctx.Err() != nil {
-		err = errors.Join(context.Cause(ctx), err)
-	}
+	err = errors.Join(context.Cause(ctx), err)
 	x.r.Seconds = time.Since(x.r.Started).Seconds()
 	if err != nil && len(x.r.Points)+len(x.r.Failovers) == 0 {
 		return x.r, err // nothing to report
 	}
-	err = errors.Join(err, x.r.write(cfg.Out))
-	if e := x.r.WriteText(cfg.Stdout); e != nil {
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, x.r.write(cfg.Out), x.r.WriteText(cfg.Stdout))
 	if err == nil {
 		err = x.r.missed()
 	}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvferry/bench/transfer"
 	"kvferry/config"
 	lab "kvferry/lab/nics"
 )
@@ -88,11 +89,11 @@ func mptcpRate(ctx context.Context, l *lab.Lab, warmup, duration time.Duration) 
 			}
 		}
 	})
-	if !sleep(ctx, nil, warmup) {
+	if !transfer.Sleep(ctx, nil, warmup) {
 		return 0, context.Cause(ctx)
 	}
 	began, before := time.Now(), received.Load()
-	if !sleep(ctx, nil, duration) {
+	if !transfer.Sleep(ctx, nil, duration) {
 		return 0, context.Cause(ctx)
 	}
 	return float64(received.Load()-before) / time.Since(began).Seconds(), nil
@@ -197,7 +198,7 @@ func listens(ctx context.Context, l *lab.Lab, host int, server *process) error {
 		}); err != nil || open {
 			return err
 		}
-		if !sleep(ctx, server.over, 20*time.Millisecond) {
+		if !transfer.Sleep(ctx, server.over, 20*time.Millisecond) {
 			return errors.Join(context.Cause(ctx), server.err)
 		}
 	}

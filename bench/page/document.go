@@ -49,6 +49,13 @@ func Records[T any](all []T) File {
 	}}
 }
 
+// WriteLines writes lines to b, each with a newline.
+func WriteLines(b *strings.Builder, lines []string) {
+	for _, line := range lines {
+		b.WriteString(line + "\n")
+	}
+}
+
 // Print prints the document and, if its files and RecordsFile are in a folder, where that is.
 func (d *Document) Print(w io.Writer, dir string) error {
 	var b strings.Builder
@@ -56,9 +63,7 @@ func (d *Document) Print(w io.Writer, dir string) error {
 	for _, t := range d.Tables {
 		t.WriteText(&b)
 	}
-	for _, line := range d.Notes {
-		b.WriteString(line + "\n")
-	}
+	WriteLines(&b, d.Notes)
 	if dir != "" {
 		b.WriteString(Listing(dir, RecordsFile, SummaryFile, TableFile, ReportFile) + "\n")
 	}

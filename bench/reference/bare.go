@@ -105,30 +105,26 @@ func serveBare(host string, s Shape) (*Server, error) {
 
 func answer(b *blocking, s Shape, i int) error {
 	var one [1]byte
+	in, out := s.Memory(i), one[:]
 	if s.Read {
-		if err := b.read(one[:]); err != nil {
-			return err
-		}
-		return b.write(s.Memory(i))
+		in, out = out, in
 	}
-	if err := b.read(s.Memory(i)); err != nil {
+	if err := b.read(in); err != nil {
 		return err
 	}
-	return b.write(one[:])
+	return b.write(out)
 }
 
 func ping(b *blocking, s Shape, i int) error {
 	var one [1]byte
+	in, out := one[:], s.Memory(i)
 	if s.Read {
-		if err := b.write(one[:]); err != nil {
-			return err
-		}
-		return b.read(s.Memory(i))
+		in, out = out, in
 	}
-	if err := b.write(s.Memory(i)); err != nil {
+	if err := b.write(out); err != nil {
 		return err
 	}
-	return b.read(one[:])
+	return b.read(in)
 }
 
 // pingFor is the initiator's end. A tenth of the time is for warming up.

@@ -179,9 +179,7 @@ func WriteMarkdown(w io.Writer, reports ...*Report) error {
 	}
 	for _, p := range reports {
 		b.WriteString("## " + p.heading("Run", reports) + "\n\n")
-		for _, line := range p.heads() {
-			b.WriteString(line + "\n")
-		}
+		page.WriteLines(&b, p.heads())
 		b.WriteString("\n" + p.verdict() + "\n\n")
 		if lines := p.lines(); len(lines) > 0 {
 			b.WriteString("### Faults (*), disturbances (~) and notes\n\n")

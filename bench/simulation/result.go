@@ -283,9 +283,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, t := range r.tables() {
 		t.WriteText(&b)
 	}
-	for _, l := range r.lines() {
-		b.WriteString(l + "\n")
-	}
+	page.WriteLines(&b, r.lines())
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -203,7 +203,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	l.start(ctx)
 	defer l.wait()
 	defer l.halt.Store(true)
-	if !wait(ctx, l.failed, max(c.Warmup, 0)) {
+	if !Sleep(ctx, l.failed, max(c.Warmup, 0)) {
 		return s.clk.Now()
 	}
 	first := s.rails()
@@ -235,8 +235,8 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	}
 }
 
-// wait is false if something ended it.
-func wait(ctx context.Context, failed <-chan struct{}, d time.Duration) bool {
+// Sleep waits for d, and reports whether neither the end of ctx nor of failed cut it short.
+func Sleep(ctx context.Context, failed <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -216,20 +216,14 @@ func (r *FailoverResult) remarks() []string {
 // WriteText prints the conditions, the plot, a row a fault, and the verdict.
 func (r *FailoverResult) WriteText(w io.Writer) error {
 	var b strings.Builder
-	for _, line := range r.conditions() {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, r.conditions())
 	b.WriteString("\nGB/s over time; at the right the highest\n")
-	for _, line := range r.lines() {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, r.lines())
 	b.WriteString("\n")
 	if len(r.Recoveries) > 0 {
 		r.table().WriteText(&b)
 	}
-	for _, line := range r.remarks() {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, r.remarks())
 	_, err := io.WriteString(w, b.String())
 	return err
 }

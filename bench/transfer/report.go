@@ -237,15 +237,11 @@ func (r *Result) remarks() []string {
 // WriteText prints the conditions, a row a point, and what is to be said of them.
 func (r *Result) WriteText(w io.Writer) error {
 	var b strings.Builder
-	for _, line := range r.conditions() {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, r.conditions())
 	b.WriteString("\n")
 	r.table().WriteText(&b)
 	remarks := append(r.legend(), r.remarks()...)
-	for _, line := range remarks {
-		b.WriteString(line + "\n")
-	}
+	page.WriteLines(&b, remarks)
 	if len(remarks) > 0 {
 		b.WriteString("\n")
 	}

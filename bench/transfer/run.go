@@ -385,7 +385,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (coun
 		_, counted = m.Rate()
 		return counted, nil
 	}
-	wait(ctx, l.failed, max(s.cfg.Warmup, 0))
+	Sleep(ctx, l.failed, max(s.cfg.Warmup, 0))
 	if s.cfg.Iterations > 0 {
 		l.halt.Store(true)
 		l.wait()
@@ -411,7 +411,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (coun
 		l.slot = s.cfg.Duration / 10
 		l.shut.Store(int64(open + s.cfg.Duration))
 		l.open.Store(int64(open))
-		wait(ctx, l.failed, s.cfg.Duration-(s.clk.Now()-open))
+		Sleep(ctx, l.failed, s.cfg.Duration-(s.clk.Now()-open))
 		counted = min(s.cfg.Duration, s.clk.Now()-open)
 	}
 	w.shut, w.last = s.clk.Now(), s.rails()
