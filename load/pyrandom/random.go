@@ -5,12 +5,8 @@
 package pyrandom
 
 import (
-	"crypto/sha512"
-	"encoding/binary"
 	"math"
 	"math/bits"
-	"slices"
-	"sort"
 
 	"kvferry/load/mt19937"
 )
@@ -28,22 +24,6 @@ func New(seed int64) *Random {
 	key := []uint32{uint32(abs)}
 	if high := uint32(abs >> 32); high != 0 {
 		key = append(key, high)
-	}
-	return &Random{mt19937.NewArray(key)}
-}
-
-// NewString is random.Random(seed) of a str: its UTF-8 with its SHA-512 behind it, read as
-// one big-endian number.
-func NewString(seed string) *Random {
-	sum := sha512.Sum512([]byte(seed))
-	digits := slices.Concat([]byte(seed), sum[:])
-	digits = append(make([]byte, (4-len(digits)%4)%4), digits...)
-	var key []uint32 // the lowest word first
-	for i := len(digits) - 4; i >= 0; i -= 4 {
-		key = append(key, binary.BigEndian.Uint32(digits[i:]))
-	}
-	for len(key) > 1 && key[len(key)-1] == 0 {
-		key = key[:len(key)-1]
 	}
 	return &Random{mt19937.NewArray(key)}
 }
@@ -115,20 +95,6 @@ func (r *Random) Sample(n, k int) []int {
 // Choices is the index of one of choices() among n, all equally likely. It takes a float,
 // and so another draw than choice().
 func (r *Random) Choices(n int) int { return int(r.Random() * float64(n)) }
-
-// Weighted is the index of one of choices(weights=...). Weights are 0 or more, and one is
-// above 0.
-func (r *Random) Weighted(weights []float64) int {
-	sums := make([]float64, len(weights))
-	total := 0.0
-	for i, w := range weights {
-		total += w
-		sums[i] = total
-	}
-	u := r.Random() * total
-	// Not beyond the last one, where rounding would go.
-	return sort.Search(len(sums)-1, func(i int) bool { return sums[i] > u })
-}
 
 // Clone is a generator that draws the same from here on, by itself.
 func (r *Random) Clone() *Random {

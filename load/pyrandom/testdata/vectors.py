@@ -4,9 +4,8 @@ import json
 import platform
 import random
 
-WEIGHTS = [0.5, 0, 2, 1.25, 0.25]
-out = {"python": platform.python_version(), "weights": WEIGHTS, "draws": []}
-for seed in [0, 1, 42, -1, 2**32, 2**63 - 1, -(2**63), "", "a", "46:512", "größer"]:
+out = {"python": platform.python_version(), "draws": []}
+for seed in [0, 1, 42, -1, 2**32, 2**63 - 1, -(2**63)]:
     def r():
         return random.Random(seed)
     def shuffled(n):
@@ -22,7 +21,6 @@ for seed in [0, 1, 42, -1, 2**32, 2**63 - 1, -(2**63), "", "a", "46:512", "grö�
         "randint": [g.randint(-3, 3) for g in [r()] for _ in range(8)],
         "choice": [g.choice(range(10)) for g in [r()] for _ in range(8)],
         "choices": r().choices(range(151936), k=6),
-        "weighted": r().choices(range(5), weights=WEIGHTS, k=20),
         "shuffle": shuffled(20),
         "sample": [r().sample(range(n), k) for n, k in ((5, 5), (21, 3), (22, 3), (84, 6), (86, 6), (1000, 64))],
         # One stream for all of them, in this order.
