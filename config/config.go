@@ -133,42 +133,39 @@ func (e *Invalid) Unwrap() []error {
 // error that is of no field. What wraps an [Invalid] or a [Fault], or stands beside it, is
 // dropped.
 func Named(err error, names map[string]string) error {
-	switch e := outermost(err).(type) {
-	case *Fault:
-		return e.named(names)
-	case *Invalid:
-		var all Faults
-		seen := make(map[string]bool)
-		for _, f := range e.Faults {
-			f = f.named(names)
-			if text := f.Error(); !seen[text] {
-				seen[text] = true
-				all = append(all, f)
-			}
-		}
-		return &Invalid{Faults: all}
+	if e, ok := outermost(err).(renamable); ok {
+		return e.rename(names)
 	}
 	return err
 }
 
 // outermost is the first Invalid or Fault in what err unwraps to, or err.
 func outermost(err error) error {
-	var invalid *Invalid
-	var fault *Fault
-	switch e := err.(type) {
-	case *Invalid, *Fault:
-	case interface{ Unwrap() error }:
-		if inner := outermost(e.Unwrap()); errors.As(inner, &invalid) || errors.As(inner, &fault) {
-			return inner
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			if inner = outermost(inner); errors.As(inner, &invalid) || errors.As(inner, &fault) {
-				return inner
-			}
-		}
+	if e, ok := errors.AsType[renamable](err); ok {
+		return e
 	}
 	return err
+}
+
+// A renamable error is a Fault or an Invalid.
+type renamable interface {
+	error
+	rename(names map[string]string) error
+}
+
+func (f *Fault) rename(names map[string]string) error { return f.named(names) }
+
+func (e *Invalid) rename(names map[string]string) error {
+	var all Faults
+	seen := make(map[string]bool)
+	for _, f := range e.Faults {
+		f = f.named(names)
+		if text := f.Error(); !seen[text] {
+			seen[text] = true
+			all = append(all, f)
+		}
+	}
+	return &Invalid{Faults: all}
 }
 
 func (f *Fault) named(names map[string]string) *Fault {
