@@ -120,7 +120,6 @@ func (c Config) Validate() error {
 	}{{"RequestTimeout", c.RequestTimeout}, {"ReadyTimeout", c.ReadyTimeout}} {
 		bad.Refuse(d.v < 0, d.field, d.v, "use a positive duration such as 2m")
 	}
-	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	bad.Check("Out", page.CheckNew(c.Out))
 	switch {
 	case c.Start == nil && c.Virtual == nil:

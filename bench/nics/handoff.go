@@ -60,11 +60,7 @@ func (c *HandoffConfig) Validate() error {
 	atLeastOne("InputLen", c.InputLen, 8192)
 	bad.Refuse(c.Rate < 0, "Rate", c.Rate, "use a positive one")
 	config.Between(&bad, "RTT", c.RTT, 0, time.Second)
-	if c.Out == "" {
-		bad.Add("Out", nil, "name a folder for the results")
-	} else {
-		bad.Check("Out", page.CheckNew(c.Out))
-	}
+	bad.Check("Out", page.CheckNew(c.Out))
 	return bad.Err("bench/nics.HandoffConfig")
 }
 

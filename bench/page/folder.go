@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,9 +41,12 @@ const LogFile = "cluster.log"
 // results are files by which a folder is known to have results, of any command.
 var results = []string{RecordsFile, "summary.json", "sweep.json", "search.json", "compare.json", "matrix.json", "check.json", "table.md", "report.html"}
 
-// CheckNew is an error if a folder has results already: these would be lost, or lie beside those
-// of another run. A folder that is not there has none.
+// CheckNew is an error if no folder is named, or if it has results already: these would be lost, or lie beside
+// those of another run. A folder that is not there has none.
 func CheckNew(dir string) error {
+	if dir == "" {
+		return errors.New("none given: name a folder for the results")
+	}
 	for _, name := range results {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			return fmt.Errorf("%q: it has results already (%s): name another folder, or remove them", dir, name)

@@ -106,6 +106,9 @@ func TestWriteFiles(t *testing.T) {
 // TestCheckNew: a folder with results of any command is none for another run; its error says
 // which and what to do. One with other files is.
 func TestCheckNew(t *testing.T) {
+	if err := page.CheckNew(""); err == nil || err.Error() != "none given: name a folder for the results" {
+		t.Error(err)
+	}
 	dir := t.TempDir()
 	for _, fine := range []string{dir, filepath.Join(dir, "none")} {
 		if err := page.CheckNew(fine); err != nil {

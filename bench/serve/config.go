@@ -70,7 +70,6 @@ type Result struct {
 func (c *Config) Validate() error {
 	var bad config.Faults
 	bad.Refuse(len(c.Targets) == 0 || len(c.Targets) > 2, "Targets", len(c.Targets), "name one, or two to compare")
-	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	bad.Check("Out", page.CheckNew(c.Out))
 	// What only the target knows is filled in on a copy, so that the rest of the load is checked
 	// before any target is opened: a cluster takes seconds to start.

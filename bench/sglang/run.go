@@ -145,11 +145,7 @@ func (cfg *Config) Validate() error {
 		_, err := os.Stat(cfg.TracePath)
 		bad.Check("TracePath", err)
 	}
-	if cfg.Out == "" {
-		bad.Add("Out", nil, "name a folder for the results")
-	} else {
-		bad.Check("Out", page.CheckNew(cfg.Out))
-	}
+	bad.Check("Out", page.CheckNew(cfg.Out))
 	return bad.Err("sglang.Config")
 }
 

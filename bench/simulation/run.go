@@ -53,9 +53,6 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Progress == nil {
 		cfg.Progress, cfg.Terminal = io.Discard, false
 	}
-	if cfg.Out == "" {
-		return config.Faults{config.NewFault("Out", nil, "name a folder for the results")}.Err("simulation.Config")
-	}
 	if err := page.CheckNew(cfg.Out); err != nil {
 		return config.Faults{{Field: "Out", Err: err}}.Err("simulation.Config")
 	}
