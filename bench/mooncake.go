@@ -97,9 +97,7 @@ func (c Config) withDefaults() Config {
 		c.Clock = clock.Precise()
 	}
 	config.Default(&c.Stdout, io.Discard)
-	if c.Progress == nil {
-		c.Progress, c.Terminal = io.Discard, false
-	}
+	config.Default(&c.Progress, io.Discard)
 	return c
 }
 

@@ -58,10 +58,9 @@ func (b *Bar) Show(look Look) {
 	if known {
 		look.Max = max(look.Max, 1) // the library has no bar of length 0
 	}
-	look.Width = cmp.Or(look.Width, defaultWidth)
 	options := []progressbar.Option{
 		progressbar.OptionSetWriter(b.w),
-		progressbar.OptionSetWidth(look.Width),
+		progressbar.OptionSetWidth(cmp.Or(look.Width, defaultWidth)),
 		progressbar.OptionSetPredictTime(true),
 		progressbar.OptionClearOnFinish(),
 		progressbar.OptionThrottle(look.Throttle),

@@ -109,9 +109,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	config.Default(&cfg.Probes, 1000)
 	config.Default(&cfg.Timeout, 10*time.Second)
 	config.Default(&cfg.Segment, transfer.DefaultSegment())
-	if cfg.Progress == nil {
-		cfg.Progress = io.Discard
-	}
+	config.Default(&cfg.Progress, io.Discard)
 	config.Default(&cfg.Stdout, io.Discard)
 	r := &Report{Seen: Seen{Started: time.Now(), Command: cfg.Command, Peer: cfg.Peer, Segment: cfg.Segment}, Limits: cfg.Limits, Machine: machine.Describe()}
 	if err := cfg.look(ctx, &r.Seen); ctx.Err() != nil {

@@ -45,9 +45,7 @@ func (c *MooncakeConfig) setDefaults() error {
 	config.Default(&c.Row, "1024/q2")
 	config.Default(&c.Prompts, 40)
 	config.Default(&c.Stdout, io.Discard)
-	if c.Progress == nil {
-		c.Progress = io.Discard
-	}
+	config.Default(&c.Progress, io.Discard)
 	return findDaemons(&c.Bin)
 }
 

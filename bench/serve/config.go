@@ -113,7 +113,5 @@ func (c *Config) defaults() {
 	if c.Stdout == nil {
 		c.Stdout = io.Discard
 	}
-	if c.Progress == nil {
-		c.Progress, c.Terminal = io.Discard, false
-	}
+	config.Default(&c.Progress, io.Discard)
 }

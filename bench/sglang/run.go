@@ -156,9 +156,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 		return nil, err
 	}
 	config.Default(&cfg.Stdout, io.Discard)
-	if cfg.Progress == nil {
-		cfg.Progress, cfg.Terminal = io.Discard, false
-	}
+	config.Default(&cfg.Progress, io.Discard)
 	var chosen []timedRun
 	requests := 0
 	for _, clock := range cfg.clocks() {

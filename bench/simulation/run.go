@@ -50,9 +50,7 @@ const barPeriod = 500 * time.Millisecond
 // ctx's error.
 func Run(ctx context.Context, cfg Config) error {
 	config.Default(&cfg.Stdout, io.Discard)
-	if cfg.Progress == nil {
-		cfg.Progress, cfg.Terminal = io.Discard, false
-	}
+	config.Default(&cfg.Progress, io.Discard)
 	if err := page.CheckNew(cfg.Out); err != nil {
 		return config.Faults{{Field: "Out", Err: err}}.Err("simulation.Config")
 	}

@@ -152,9 +152,7 @@ func (c *Config) setDefaults() {
 	config.Default(&c.Slice, 1<<20)
 	config.Default(&c.Format, Text)
 	config.Default(&c.Stdout, io.Discard)
-	if c.Progress == nil {
-		c.Progress, c.Terminal = io.Discard, false
-	}
+	config.Default(&c.Progress, io.Discard)
 	config.Default(&c.Logger, slog.Default())
 }
 

@@ -72,9 +72,7 @@ var ErrWorse = errors.New("worse than its limit")
 // prints what there is, and returns ctx's error.
 func Run(ctx context.Context, cfg Config) (*Results, error) {
 	config.Default(&cfg.Stdout, io.Discard)
-	if cfg.Progress == nil {
-		cfg.Progress, cfg.Terminal = io.Discard, false
-	}
+	config.Default(&cfg.Progress, io.Discard)
 	if cfg.FitTo != "" {
 		return nil, fitAll(ctx, cfg.FitTo, evaluations, cfg.Stdout)
 	}

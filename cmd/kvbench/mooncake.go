@@ -171,11 +171,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	var err error
 	command.Parse(&bad, "--rows", f.rows, &cfg.Workloads, bench.ParseRows)
 	command.Parse(&bad, "--settings", f.settings, &cfg.Settings, bench.ParseSettings)
-	switch f.clock {
-	case "", "real", "virtual", "both":
-	default:
-		bad.Add("--clock", f.clock, "use real, virtual or both")
-	}
+	bad.Refuse(!slices.Contains([]string{"", "real", "virtual", "both"}, f.clock), "--clock", f.clock, "use real, virtual or both")
 	for _, s := range rails.Check(&fields, f.rails) {
 		if s.Listen != "" && !strings.HasSuffix(s.Listen, ":0") {
 			fields.Add("Rails", s, "all nodes are on this machine and cannot all listen there: use port 0")

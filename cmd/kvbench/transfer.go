@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,16 +184,8 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	}
 	command.Parse(&bad, "--rails", f.counts, &cfg.Counts, size.ParseCounts)
 	command.Parse(&bad, "--select", f.selects, &cfg.Selects, parseSelections)
-	switch f.op {
-	case "write":
-		cfg.Ops = []transport.Op{transport.Write}
-	case "read":
-		cfg.Ops = []transport.Op{transport.Read}
-	case "both":
-		cfg.Ops = []transport.Op{transport.Write, transport.Read}
-	default:
-		bad.Add("--op", f.op, "use write, read or both")
-	}
+	cfg.Ops = map[string][]transport.Op{"write": {transport.Write}, "read": {transport.Read}, "both": {transport.Write, transport.Read}}[f.op]
+	bad.Refuse(cfg.Ops == nil, "--op", f.op, "use write, read or both")
 	command.Parse(&bad, "--block", f.block, &cfg.Blocks, size.ParseList)
 	f.latencies(&cfg, &bad)
 	if f.latency {
@@ -234,20 +227,9 @@ func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
 	case f.beside != "" && f.beside != "none":
 		command.Parse(bad, "--beside", f.beside, &cfg.Beside, reference.Parse)
 	}
-	switch f.imm {
-	case "":
-		if cfg.Imms = []bool{false}; f.latency {
-			cfg.Imms = []bool{false, true}
-		}
-	case "no":
-		cfg.Imms = []bool{false}
-	case "yes":
-		cfg.Imms = []bool{true}
-	case "both":
-		cfg.Imms = []bool{false, true}
-	default:
-		bad.Add("--imm", f.imm, "use no, yes or both")
-	}
+	imm := cmp.Or(f.imm, map[bool]string{false: "no", true: "both"}[f.latency])
+	cfg.Imms = map[string][]bool{"no": {false}, "yes": {true}, "both": {false, true}}[imm]
+	bad.Refuse(cfg.Imms == nil, "--imm", f.imm, "use no, yes or both")
 	if f.models != "" {
 		cfg.Models = command.ParseAll(bad, "--model-kv", strings.Split(f.models, ","), func(text string) (kvlayout.Layout, error) {
 			return kvlayout.Read(strings.TrimSpace(text))
