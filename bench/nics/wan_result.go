@@ -1,6 +1,7 @@
 package nics
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -210,11 +211,7 @@ func (r *WANResult) rateRow(c *wanCase) WANRow {
 			least = max(least, row.Peers[name]-behindPeers)
 		}
 	}
-	u := by[kvferry]
-	if u == nil {
-		u = &undisturbed{}
-	}
-	u.fill(&row)
+	cmp.Or(by[kvferry], &undisturbed{}).fill(&row)
 	row.judge(least > 0, row.Value >= least)
 	return row
 }

@@ -17,7 +17,6 @@ import (
 	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/config"
-	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
 
@@ -131,14 +130,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 		cfg.Probes = -1
 	}
 	if f.line != "" {
-		for _, text := range strings.Split(f.line, ",") {
-			v, err := pacing.ParseRate(text)
-			if err == nil && !(v > 0) {
-				err = fmt.Errorf("%q: use a rate above 0", text)
-			}
-			bad.Check("--line-rate", err)
-			cfg.LineRates = append(cfg.LineRates, v)
-		}
+		cfg.LineRates = parseRates(&bad, "--line-rate", f.line, "")
 		if len(cfg.LineRates) == 1 {
 			cfg.LineRates = slices.Repeat(cfg.LineRates, max(1, len(cfg.Rails)))
 		}

@@ -201,7 +201,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	command.Parse(&bad, "--peers", f.peers, &cfg.Peers, size.ParseCounts)
 	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
 	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
-	bad.Check("--limit", f.limits(&cfg))
+	f.limits(&cfg, &bad)
 	cfg.Warmup = config.OrNone(f.warmup)
 	if changed("duration") {
 		refuse(&bad, changed, "given with --duration: leave one out", "iters")
@@ -264,31 +264,28 @@ func parseSelections(text string) (all []transport.Selection, err error) {
 	return all, nil
 }
 
-// limits reads --limit: one rate, one for each rail, or none, in bytes a second. -1 is none, 0 what
-// the NICs say of themselves.
-func (f *transferFlags) limits(cfg *transfer.Config) error {
+// limits reads --limit: one rate, one for each rail, or none. -1 is none, 0 what the NICs say of themselves.
+func (f *transferFlags) limits(cfg *transfer.Config, bad *config.Faults) {
 	switch f.limit {
 	case "":
-		return nil
 	case "none":
 		cfg.Limit = -1
-		return nil
+	default:
+		if cfg.RailLimits = parseRates(bad, "--limit", f.limit, ", or none"); len(cfg.RailLimits) == 1 {
+			cfg.Limit, cfg.RailLimits = cfg.RailLimits[0], nil
+		}
 	}
-	var rates []float64
-	for _, text := range strings.Split(f.limit, ",") {
+}
+
+// parseRates reads a flag's list of rates, in bytes a second. or ends the fault of one that is not above 0.
+func parseRates(bad *config.Faults, flag, list, or string) []float64 {
+	return command.ParseAll(bad, flag, strings.Split(list, ","), func(text string) (float64, error) {
 		v, err := pacing.ParseRate(text)
-		if err != nil {
-			return err
+		if err == nil && !(v > 0) {
+			err = fmt.Errorf("%q: use a rate above 0%s", text, or)
 		}
-		if !(v > 0) {
-			return fmt.Errorf("%q: use a rate above 0, or none", text)
-		}
-		rates = append(rates, v)
-	}
-	if cfg.RailLimits = rates; len(rates) == 1 {
-		cfg.Limit, cfg.RailLimits = rates[0], nil
-	}
-	return nil
+		return v, err
+	})
 }
 
 // serve is kvbench transfer --server. What the client chooses is refused here rather than
