@@ -66,10 +66,10 @@ func TestRandom(t *testing.T) {
 			open().Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 			randint, choice, choices := open(), open(), open()
 			for name, got := range map[string][2][]int{
-				"randint":  {draw(want.Randint, func() int { return randint.Randint(-3, 3) }), want.Randint},
-				"choice":   {draw(want.Choice, func() int { return choice.Randrange(10) }), want.Choice},
-				"choices":  {draw(want.Choices, func() int { return choices.Choices(151936) }), want.Choices},
-				"shuffle":  {shuffled, want.Shuffle},
+				"randint": {draw(want.Randint, func() int { return randint.Randint(-3, 3) }), want.Randint},
+				"choice":  {draw(want.Choice, func() int { return choice.Randrange(10) }), want.Choice},
+				"choices": {draw(want.Choices, func() int { return choices.Choices(151936) }), want.Choices},
+				"shuffle": {shuffled, want.Shuffle},
 			} {
 				if !slices.Equal(got[0], got[1]) {
 					t.Errorf("%s %v, want %v", name, got[0], got[1])
