@@ -222,8 +222,6 @@ func (ep *endpoint) remote(key transport.Key) *remoteKey {
 	return ep.recent
 }
 
-// admits is what the target would check if its CPU saw the slice: the NIC does not know keys,
-// see the package comment.
 // admits checks a slice before a request is made of it. A request beyond the memory would be
 // refused by the target's device, which puts the queue pair in error, and all others with it.
 func (k *remoteKey) admits(s *transport.Slice) error {
@@ -276,7 +274,6 @@ func (ep *endpoint) frame(f *frame) error {
 	return ep.pump()
 }
 
-// forget has the next slice with the key ask for it anew. The caller holds the lock.
 // forget has a key asked for again when it is next used. The caller holds the lock.
 func (ep *endpoint) forget(key transport.Key) {
 	ep.recent = nil
