@@ -80,6 +80,15 @@ func BaseURL(text string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
+// PublicURL is BaseURL for an address that others are shown, which has no user and no password.
+func PublicURL(text string) (string, error) {
+	base, err := BaseURL(text)
+	if public, user := Credentials(base); user != "" {
+		return "", fmt.Errorf("%q: metrics, logs and files show it: leave user and password out", public)
+	}
+	return base, err
+}
+
 // secretUser matches the user and the password of URLs and of addresses without a scheme.
 var secretUser = regexp.MustCompile(`(://)[^/\s]*@|[^\s/,="'\[:]+:[^\s/]*@`)
 

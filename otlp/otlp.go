@@ -70,8 +70,8 @@ func (c Config) Validate() error {
 // CheckEndpoint says what is wrong with a collector's URL; nil if nothing is.
 func CheckEndpoint(endpoint string) error {
 	u, err := url.Parse(endpoint)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%q: write the collector's URL for OTLP over HTTP, like http://127.0.0.1:4318/v1/traces", endpoint)
+	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%q: write the collector's URL for OTLP over HTTP, without a user, like http://127.0.0.1:4318/v1/traces; OTEL_EXPORTER_OTLP_HEADERS has keys", config.Public(endpoint))
 	}
 	return nil
 }

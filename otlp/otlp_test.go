@@ -188,7 +188,7 @@ func TestEndpoint(t *testing.T) {
 	if e := otlp.Endpoint("http://flag"); e != "http://flag" {
 		t.Error(e)
 	}
-	for _, bad := range []string{"", "localhost:4318", "grpc://localhost:4317", "http://", "://"} {
+	for _, bad := range []string{"", "localhost:4318", "grpc://localhost:4317", "http://", "://", "http://me:secret@localhost:4318"} {
 		_, err := otlp.New(t.Context(), otlp.Config{Endpoint: bad})
 		var invalid *config.Invalid
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), "otlp.Config.Endpoint: ") || !strings.Contains(err.Error(), "4318") {

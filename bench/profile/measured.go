@@ -3,6 +3,7 @@ package profile
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -82,11 +83,19 @@ func measure(ctx context.Context, c *Config) error {
 		_, err := os.Stat(folder)
 		bad.Check("Out", config.FileError(folder, err))
 	}
+	var err error
+	m.From, err = config.BaseURL(m.From)
+	bad.Check("From", err)
+	public, user := config.Credentials(m.From)
+	m.From = public
+	asking := client.Config{URL: public, Model: c.Server.Name}
+	if user != "" {
+		asking.Header = http.Header{"Authorization": {user}}
+	}
 	base := c.base(&bad)
 	if err := bad.Err("bench/profile.Config"); err != nil {
 		return err
 	}
-	asking := client.Config{URL: m.From, Model: c.Server.Name}
 	asker := client.New(asking)
 	defer asker.Close()
 	limited, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("it did not answer within %v", ready))

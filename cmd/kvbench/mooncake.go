@@ -180,11 +180,8 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	p, err := engine.LoadProfile(f.profile)
 	bad.Check("--profile", err)
 	if f.proxy != "" {
-		base, err := config.BaseURL(f.proxy)
+		base, err := config.PublicURL(f.proxy)
 		bad.Check("--proxy", err)
-		if _, user := config.Credentials(base); user != "" {
-			bad.Check("--proxy", errors.New("it has a user and a password, which are not sent: leave them out"))
-		}
 		cfg.Start = running(base)
 		refuse(&bad, changed, "it is for a cluster that kvbench starts: leave it out, the nodes behind --proxy have their own", "rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib")
 		if !changed("settings") || len(cfg.Settings) > 1 {

@@ -38,7 +38,7 @@ func TestRefused(t *testing.T) {
 		{"mooncake --clock fast", `--clock: "fast": use real, virtual or both`},
 		{"mooncake --clock virtual --link native", `--link: "native": it is this machine's network`},
 		{"mooncake --clock virtual --proxy 127.0.0.1:8000 --settings tcp", `--clock: "virtual": it computes what --proxy would measure`},
-		{"mooncake --proxy http://alice:pw@127.0.0.1:8000 --settings tcp", "--proxy: it has a user and a password, which are not sent"},
+		{"mooncake --proxy http://alice:pw@127.0.0.1:8000 --settings tcp", `--proxy: "http://127.0.0.1:8000": metrics, logs and files show it: leave user and password out`},
 		{"mooncake --proxy 127.0.0.1:8000:1 --settings tcp", `--proxy: "127.0.0.1:8000:1": it is no server's address`},
 		{"mooncake --profile " + profile, `--profile: "` + profile + `": line 3: there is no field "vocabulary"`},
 		{"mooncake --rail tcp/nosuch0,tcp/nosuch0", `--rail: "tcp/nosuch0": tcp/nosuch0 is given twice`},

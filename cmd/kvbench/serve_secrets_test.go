@@ -13,6 +13,35 @@ import (
 	"kvferry/bench/client/clienttest"
 )
 
+// TestProfileKeepsSecrets: the server that profile measures is sent the user and password of its URL, which is shown without.
+func TestProfileKeepsSecrets(t *testing.T) {
+	given := make(chan string, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case given <- r.Header.Get("Authorization"):
+		default:
+		}
+		http.Error(w, "no", http.StatusUnauthorized)
+	}))
+	defer s.Close()
+	at := "http://alice:s3cretpw@" + strings.TrimPrefix(s.URL, "http://")
+	code, stdout, stderr := kvbench(t.Context(), "profile", "--model", "../../modelconfig/testdata/qwen2.5-7b.json", "--from", at)
+	if code == 0 || !strings.Contains(stderr, s.URL) {
+		t.Errorf("exit %d, stderr %q", code, stderr)
+	}
+	if strings.Contains(stdout+stderr, "alice") || strings.Contains(stdout+stderr, "s3cretpw") {
+		t.Errorf("it shows the user or the password: %s%s", stdout, stderr)
+	}
+	select {
+	case got := <-given:
+		if want := "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:s3cretpw")); got != want {
+			t.Errorf("the server was sent %q, want %q", got, want)
+		}
+	default:
+		t.Error("the server was not asked")
+	}
+}
+
 // TestServeKeepsSecrets: no file and no line of a run has the user and password of a URL, a key, or the
 // value of a --header, also if the server repeats them; and the server is sent them.
 func TestServeKeepsSecrets(t *testing.T) {

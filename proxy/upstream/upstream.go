@@ -66,15 +66,12 @@ func (u URLs) engines() (all []*engine, report string, err error) {
 		urls  []string
 	}{{"Prefill", proto.Role_ROLE_PREFILL, u.Prefill}, {"Decode", proto.Role_ROLE_DECODE, u.Decode}, {"Both", proto.Role_ROLE_NONDISAGG, u.Both}} {
 		for _, text := range f.urls {
-			base, err := config.BaseURL(text)
+			base, err := config.PublicURL(text)
 			id := engineID(base)
-			host, _, _ := strings.Cut(id, "/")
 			switch {
 			case err != nil:
 				bad.Check(f.field, err)
 				continue
-			case strings.Contains(host, "@"):
-				bad.Add(f.field, host[strings.LastIndexByte(host, '@')+1:], "metrics and /server_info show an engine's URL: leave user and password out, clients' Authorization is passed on")
 			case strings.HasSuffix(base, "/v1"):
 				bad.Add(f.field, text, "an engine's URL has no /v1, which requests have: use %s", strings.TrimSuffix(base, "/v1"))
 			case seen[id]:
@@ -88,14 +85,14 @@ func (u URLs) engines() (all []*engine, report string, err error) {
 		bad.Add("Bootstrap", len(u.Bootstrap), "name one for each of the %d prefill engines, in the same order", len(u.Prefill))
 	}
 	for i, text := range u.Bootstrap {
-		base, err := config.BaseURL(text)
+		base, err := config.PublicURL(text)
 		bad.Check("Bootstrap", err)
 		if i < len(all) {
 			all[i].bootstrap = base
 		}
 	}
 	if u.Report != "" {
-		report, err = config.BaseURL(u.Report)
+		report, err = config.PublicURL(u.Report)
 		bad.Check("Report", err)
 	}
 	switch {
