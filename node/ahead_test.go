@@ -61,11 +61,9 @@ func (w *worker) mustForget(t *testing.T, s *nodes) {
 	t.Helper()
 	s.onLoop(w, func() {
 		for x := range w.sessions {
-			x.undirected.mu.Lock()
-			if n := len(x.undirected.legs); n > 0 {
-				t.Errorf("%d legs wait for a Direct", n)
+			for id := range x.undirected.Range {
+				t.Errorf("leg %d waits for a Direct", id)
 			}
-			x.undirected.mu.Unlock()
 		}
 	})
 }

@@ -276,7 +276,7 @@ func (n *Node) info() *proto.NodeInfo {
 		Id: c.ID, Role: c.Role, GrpcAddr: n.GRPCAddr(), Model: c.Model, Profile: p.Name,
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
 		KvGeometry: c.geometryName(), KvBlocks: uint32(c.KVBlocks), PrefixBlocks: uint32(c.Tiers.Holds(c.KVBlocks, p.KVGeometry)), Handoffs: handoff.Names(),
-		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
+		Instance: n.w.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
 		Scheduler: c.schedulerName(), Version: version.String(), Protocol: proto.Protocol, Reach: n.reach,
 	}
 	info.KvTokenBytes, info.SequenceNs = uint32(p.KVGeometry.TokenBytes()), uint32(min(p.SequenceTime(), math.MaxUint32))

@@ -48,7 +48,7 @@ func TestServerInfoOfRealNodes(t *testing.T) {
 	for i, id := range []string{"prefill-0", "decode-0"} {
 		n := info.Nodes[i]
 		w := s.nodes[id].daemon
-		if n.ID != id || n.Instance != fmt.Sprintf("%016x", w.instance) || n.GRPCAddr != w.GRPCAddr() || n.Link != "native" || n.Scheduler != engine.VLLMV0 || strings.Join(n.Rails, "+") != "tcp/0?conns=2" || n.KVBlocks != 256 || n.Version != version.String() || n.ProfileFingerprint != p.Fingerprint() {
+		if n.ID != id || n.Instance != fmt.Sprintf("%016x", w.w.instance) || n.GRPCAddr != w.GRPCAddr() || n.Link != "native" || n.Scheduler != engine.VLLMV0 || strings.Join(n.Rails, "+") != "tcp/0?conns=2" || n.KVBlocks != 256 || n.Version != version.String() || n.ProfileFingerprint != p.Fingerprint() {
 			t.Errorf("%+v", n)
 		}
 	}

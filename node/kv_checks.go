@@ -53,7 +53,7 @@ const maxLent = 1024
 
 // lent are blocks of which other nodes have a copy.
 type lent struct {
-	key   legKey
+	key   any // legKey, or migrationKey of those that a migration writes
 	name  string
 	first int // index of refs[0] in the block table
 	refs  []kvcache.Ref
@@ -61,51 +61,46 @@ type lent struct {
 
 // lend remembers the blocks of a leg that another node reads, or gets written: it may find them
 // wrong when the leg has ended.
-func (w *worker) lend(l *live, first int, refs []kvcache.Ref) {
+func (w *worker) lend(key any, l *live, first int, refs []kvcache.Ref) {
 	if len(w.lent) == maxLent {
 		w.lent = slices.Delete(w.lent, 0, maxLent/2)
 	}
-	w.lent = append(w.lent, lent{legKey{l.sess, l.sid}, l.name, first, slices.Clone(refs)})
+	w.lent = append(w.lent, lent{key, l.name, first, slices.Clone(refs)})
 }
 
-// changed compares blocks with their digests at once, on the loop: something has gone wrong, and
-// nothing may be recycled meanwhile. Blocks that were are left out. A block that has changed
-// is evicted from the prefix cache, with those after it.
-func (w *worker) changed(name string, first int, refs []kvcache.Ref) (bad int, err error) {
+// changed compares the blocks that were lent under key with their digests, and returns how many are bad and what is
+// wrong with the last. It does so at once, on the loop: something has gone wrong, and nothing may be recycled meanwhile.
+// Blocks that were are left out. A block that has changed is evicted from the prefix cache, with those after it. If all
+// are right, the moves of key are to blame, for reason.
+func (w *worker) changed(key any, reason string) (bad int, err error) {
 	g := w.cfg.Profile.KVGeometry
-	for i, ref := range refs {
-		if !w.pool.Current(ref) {
-			continue
-		}
-		_, e := w.slab.Verify(ref, first+i, 0, g.Layers+min(g.HiddenSize, 1))
-		if e == nil {
-			continue
-		}
-		if bad++; bad == 1 {
-			err = e
-			w.pool.Evict(refs[i:])
-		}
-		w.log.Error("a KV block has changed in this node's memory", "request", name, "err", e)
-	}
-	return bad, err
-}
-
-// doubted answers for the KV of a leg that came out wrong on another node. If it is still right
-// here, what moved it is to blame.
-func (w *worker) doubted(s *session, sid uint64, reason string) {
-	key := legKey{s, sid}
-	out := &proto.Failed{Id: sid, Code: proto.FailCode_FAIL_SOUND, Message: "its KV is as it was computed", Retryable: true}
 	for _, b := range w.lent {
 		if b.key != key {
 			continue
 		}
-		if bad, err := w.changed(b.name, b.first, b.refs); bad > 0 {
-			out.Code, out.Breakdown = proto.FailCode_FAIL_CHANGED, &proto.Breakdown{KvBlocksBad: uint32(bad)}
-			out.Message = fmt.Sprintf("request %s: %v: %v: %v", b.name, connector.ErrContent, connector.ErrChanged, err)
+		for i, ref := range b.refs {
+			if !w.pool.Current(ref) {
+				continue
+			}
+			if _, e := w.slab.Verify(ref, b.first+i, 0, g.Layers+min(g.HiddenSize, 1)); e != nil {
+				bad++
+				err = fmt.Errorf("request %s: %w: %w: %w", b.name, connector.ErrContent, connector.ErrChanged, e)
+				w.log.Error("a KV block has changed in this node's memory", "request", b.name, "err", e)
+				w.pool.Evict(b.refs[i:])
+			}
 		}
 	}
-	if out.Code == proto.FailCode_FAIL_SOUND {
+	if bad == 0 {
 		w.kv.Blame(key, fmt.Errorf("%w: %s", connector.ErrContent, reason))
+	}
+	return bad, err
+}
+
+// doubted answers for the KV of a leg that came out wrong on another node.
+func (w *worker) doubted(s *session, sid uint64, reason string) {
+	out := &proto.Failed{Id: sid, Code: proto.FailCode_FAIL_SOUND, Message: "its KV is as it was computed", Retryable: true}
+	if bad, err := w.changed(legKey{s, sid}, reason); bad > 0 {
+		out.Code, out.Message, out.Breakdown = proto.FailCode_FAIL_CHANGED, err.Error(), &proto.Breakdown{KvBlocksBad: uint32(bad)}
 	}
 	m := w.message(s)
 	m.Failed = append(m.Failed, out)

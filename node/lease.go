@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -54,7 +55,7 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 	var wait time.Duration
 	complained := ""
 	for {
-		var silent, err error
+		var err error
 		if id == 0 {
 			var r *proto.RegisterReply
 			if r, err = l.register(ctx, reg); err == nil {
@@ -68,11 +69,11 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 			}
 		} else {
 			var r *proto.KeepAliveReply
-			if r, silent, err = l.renew(ctx, reg, id); r != nil {
+			if r, err = l.renew(ctx, reg, id); err == nil {
 				wait = interval(r.GetTtlMs())
 			}
 		}
-		if silent != nil && ctx.Err() == nil {
+		if err == errSilent && ctx.Err() == nil {
 			l.log.Error("the node's loop does not answer: its lease is not renewed", "for", renewTimeout)
 			continue
 		}
@@ -123,19 +124,17 @@ func (l *lease) register(ctx context.Context, reg proto.RegistryClient) (*proto.
 	return reg.Register(call, &proto.RegisterRequest{Node: l.node}, grpc.WaitForReady(true))
 }
 
-// renew is a heartbeat. silent is set if the node's own loop had no load to tell.
-func (l *lease) renew(ctx context.Context, reg proto.RegistryClient, id uint64) (r *proto.KeepAliveReply, silent, err error) {
+var errSilent = errors.New("the node's loop does not answer")
+
+// renew is a heartbeat. The error is errSilent if the node's own loop had no load to tell.
+func (l *lease) renew(ctx context.Context, reg proto.RegistryClient, id uint64) (*proto.KeepAliveReply, error) {
 	call, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
-	load, silent := l.load(call)
-	if silent != nil {
-		return nil, silent, nil
-	}
-	r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: l.rails()})
+	load, err := l.load(call)
 	if err != nil {
-		return nil, nil, err
+		return nil, errSilent
 	}
-	return r, nil, nil
+	return reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: l.rails()})
 }
 
 // interval renews three times a lease.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	protobuf "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"kvferry/connector"
 	"kvferry/engine"
@@ -61,35 +62,15 @@ func split(m *proto.FromNode, send func(*proto.FromNode) error) error {
 		part, size = &proto.FromNode{}, n
 		return send(full)
 	}
-	for _, r := range m.Reserved {
-		if err := room(r); err != nil {
-			return err
+	from, fields := m.ProtoReflect(), m.ProtoReflect().Descriptor().Fields()
+	for _, name := range []protoreflect.Name{"reserved", "prefilled", "migrated", "finished", "failed"} { // a leg's end comes last
+		reports := from.Get(fields.ByName(name)).List()
+		for i := range reports.Len() {
+			if err := room(reports.Get(i).Message().Interface()); err != nil {
+				return err
+			}
+			part.ProtoReflect().Mutable(fields.ByName(name)).List().Append(reports.Get(i))
 		}
-		part.Reserved = append(part.Reserved, r)
-	}
-	for _, r := range m.Prefilled {
-		if err := room(r); err != nil {
-			return err
-		}
-		part.Prefilled = append(part.Prefilled, r)
-	}
-	for _, r := range m.Migrated {
-		if err := room(r); err != nil {
-			return err
-		}
-		part.Migrated = append(part.Migrated, r)
-	}
-	for _, r := range m.Finished {
-		if err := room(r); err != nil {
-			return err
-		}
-		part.Finished = append(part.Finished, r)
-	}
-	for _, r := range m.Failed {
-		if err := room(r); err != nil {
-			return err
-		}
-		part.Failed = append(part.Failed, r)
 	}
 	part.Load, part.LastSubmit, part.Flushed = m.Load, m.LastSubmit, m.Flushed
 	return send(part)

@@ -41,7 +41,7 @@ func (w *worker) migrate(s *session, m *proto.Migrate) {
 		l := w.live[s.requests[m.GetId()]]
 		switch {
 		case err != nil && l != nil:
-			w.migrated(connector.Migrated{ID: l.id, Transfer: remote.Transfer, Err: fmt.Errorf("%w: kv.segment: %w", connector.ErrOffer, err)})
+			w.Migrated(&connector.Migrated{ID: l.id, Transfer: remote.Transfer, Err: fmt.Errorf("%w: kv.segment: %w", connector.ErrOffer, err)})
 			return nil
 		case l == nil || l.out != nil && l.out.Moves() > 0: // the core refuses the second
 			if out != nil {
@@ -58,8 +58,8 @@ func (w *worker) migrate(s *session, m *proto.Migrate) {
 	})
 }
 
-// migrated says how a Migrate has ended.
-func (w *worker) migrated(m connector.Migrated) {
+// Migrated says how a Migrate has ended.
+func (w *worker) Migrated(m *connector.Migrated) {
 	l := w.live[m.ID]
 	if l == nil {
 		return
@@ -83,16 +83,14 @@ func (w *worker) resume(s *session, m *proto.Resume) {
 		l.went = false
 		bad := 0
 		if m.GetBadKv() {
-			if bad, _ = w.changed(l.name, l.leavingFrom, l.leaving); bad == 0 {
-				w.kv.Blame(migrationKey{s, m.GetId()}, fmt.Errorf("%w: %s", connector.ErrContent, m.GetReason()))
-			}
+			bad, _ = w.changed(migrationKey{s, l.sid}, m.GetReason())
 		}
 		return connector.Resume{ID: l.id, Doubt: bad > 0}
 	})
 }
 
-// halt ends the moves of a leg to the node that was to take it over.
-func (w *worker) halt(id uint64) {
+// Halt ends the moves of a leg to the node that was to take it over.
+func (w *worker) Halt(id uint64) {
 	if l := w.live[id]; l != nil && l.out != nil {
 		l.out.Cancel()
 	}
@@ -102,7 +100,7 @@ func (w *worker) halt(id uint64) {
 func (w *worker) outOver(l *live) {
 	if l.out != nil {
 		l.out.Close(l.went && w.checks.landing)
-		l.out, l.went, l.leaving = nil, false, nil
+		l.out, l.went = nil, false
 	}
 }
 

@@ -63,7 +63,6 @@ type Node struct {
 	once sync.Once
 
 	reach      []string      // of each rail: see rails.Reach
-	instance   uint64        // tells this node from another that is given the same id
 	leaveGrace time.Duration // the constant; more in tests, on busy machines
 }
 
@@ -76,7 +75,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, instance: rand.Uint64(), leaveGrace: leaveGrace}
+	n := &Node{cfg: cfg, leaveGrace: leaveGrace}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -122,7 +121,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, bad.Err("node.Config")
 	}
 	w := &worker{
-		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, tiers: tiers,
+		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, tiers: tiers, instance: rand.Uint64(),
 		steps: make(chan launch, 1), notify: make(chan struct{}, 1),
 		live: make(map[uint64]*live), sessions: make(map[*session]struct{}),
 	}
@@ -192,31 +191,10 @@ func (n *Node) connect() error {
 	prof := n.cfg.Profile
 	submit := proto.SubmitSize(uint32(prof.MaxModelLen), uint32(prof.KVGeometry.BlockTokens))
 	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(submit), proto.ServerKeepalive(), grpc.WaitForHandlers(true))
-	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w, instance: n.instance})
-	proto.RegisterPeerServer(n.grpc, peerServer{p: n.w.peer})
+	proto.RegisterWorkerServer(n.grpc, n.w)
+	proto.RegisterPeerServer(n.grpc, n.w.peer)
 	return nil
 }
-
-// workerServer and peerServer keep gRPC's embedded types out of the worker.
-type workerServer struct {
-	proto.UnimplementedWorkerServer
-	w        *worker
-	instance uint64
-}
-
-func (s workerServer) Serve(stream proto.Worker_ServeServer) error {
-	if err := stream.SendHeader(proto.InstanceHeader(s.instance)); err != nil {
-		return err
-	}
-	return s.w.Serve(stream)
-}
-
-type peerServer struct {
-	proto.UnimplementedPeerServer
-	p *peers
-}
-
-func (s peerServer) Handoff(stream proto.Peer_HandoffServer) error { return s.p.Handoff(stream) }
 
 // GRPCAddr is the address the node listens at.
 func (n *Node) GRPCAddr() string { return n.lis.Addr().String() }

@@ -15,6 +15,8 @@ import (
 // peers is the node's side of the Peer service: it asks other nodes about
 // transfers this node consumes, and answers those that consume ours.
 type peers struct {
+	proto.UnimplementedPeerServer
+
 	w    *worker
 	addr string // ours, as others dial it
 	via  string // tests: dialled in place of every address

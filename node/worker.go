@@ -23,6 +23,8 @@ import (
 // steps the core with them and performs its actions. One timer wakes it for
 // whatever the core waits for, so a thousand streams cost one wake an iteration.
 type worker struct {
+	proto.UnimplementedWorkerServer
+
 	cfg    Config
 	log    *slog.Logger
 	clk    clock.Clock
@@ -36,6 +38,8 @@ type worker struct {
 	peer   *peers            // asks other nodes
 	slab   *kvcache.Slab
 	checks kvChecks
+
+	instance uint64 // tells this node from another that is given the same id
 
 	steps chan launch // to the executor
 	timer clock.Timer
@@ -104,21 +108,18 @@ type live struct {
 
 	adapter, salt string // that its KV is of
 
-	leg         handoff.Leg
-	handoff     handoff.Handoff
-	reserve     int                   // tokens beyond the prompt that it has blocks for
-	use         engine.Use            // what is done with its KV
-	remote      kvtransfer.Descriptor // the other side's blocks, if it has offered them
-	moves       *kvtransfer.Transfer  // to or from these; nil if the other side moves
-	out         *kvtransfer.Transfer  // to the node that takes the request over; nil if none does
-	went        bool                  // all of it, and right as far as is known
-	came        bool                  // told to go on
-	grant       *kvtransfer.Grant     // the other side's way to our blocks; nil if it has none
-	granted     uint64                // its transfer ID
-	want        map[kvtransfer.Part][]kvtransfer.Digests
-	leaving     []kvcache.Ref // that out has written, the first of them at leavingFrom
-	leavingFrom int
-	wrote       bool // its blocks are remembered: see lend
+	leg     handoff.Leg
+	handoff handoff.Handoff
+	reserve int                   // tokens beyond the prompt that it has blocks for
+	use     engine.Use            // what is done with its KV
+	remote  kvtransfer.Descriptor // the other side's blocks, if it has offered them
+	moves   *kvtransfer.Transfer  // to or from these; nil if the other side moves
+	out     *kvtransfer.Transfer  // to the node that takes the request over; nil if none does
+	went    bool                  // all of it, and right as far as is known
+	came    bool                  // told to go on
+	grant   *kvtransfer.Grant     // the other side's way to our blocks; nil if it has none
+	granted uint64                // its transfer ID
+	want    map[kvtransfer.Part][]kvtransfer.Digests
 
 	right int  // parts of our moves that were checked, and right
 	done  bool // prefill: all was computed, and written if this leg writes
@@ -174,7 +175,8 @@ func (w *worker) loop(ctx context.Context) error {
 
 		a := w.core.Step(w.clk.Now(), w.events...)
 		w.untold = w.untold || len(w.events) > 0 || a.Launch != nil || len(a.Tokens) > 0 || w.exec.Progress() != w.written
-		w.perform(a)
+		a.Perform(w)
+		w.send(len(a.Finished)+len(a.Prefilled)+len(a.Failed) > 0)
 		if w.idle != nil && len(w.live) == 0 {
 			close(w.idle)
 			w.idle = nil
@@ -233,36 +235,28 @@ func (w *worker) execute(ctx context.Context) error {
 	}
 }
 
-// driver is the worker as the core sees it. Everything here returns at once.
-type driver struct{ *worker }
-
-// perform does what the core wants done.
-func (w *worker) perform(a *connector.Actions) {
-	a.Perform(driver{w})
-	w.send(len(a.Finished)+len(a.Prefilled)+len(a.Failed) > 0)
-}
-
-func (d driver) Launch(step *engine.Step, layers bool) {
-	most, token := d.cfg.Profile.Slowest()
-	d.due = most + time.Duration(step.Tokens)*token + step.Extra
-	d.steps <- launch{step, layers} // never blocks: the last one is done
+// Launch implements connector.Driver, as do the methods below that are exported. All return at once.
+func (w *worker) Launch(step *engine.Step, layers bool) {
+	most, token := w.cfg.Profile.Slowest()
+	w.due = most + time.Duration(step.Tokens)*token + step.Extra
+	w.steps <- launch{step, layers} // never blocks: the last one is done
 }
 
 // Copy waits as long as the modelled bus takes. The bytes of what comes to the GPU are the executor's
 // to write meanwhile; they may be late on a machine that is too slow for that.
-func (d driver) Copy(c engine.Copy) {
-	done := func(at time.Duration) { d.post(connector.Copied{ID: c.ID, At: at}) }
+func (w *worker) Copy(c engine.Copy) {
+	done := func(at time.Duration) { w.post(connector.Copied{ID: c.ID, At: at}) }
 	if c.Way == engine.ToGPU {
 		written := make(chan struct{})
-		d.copies.Go(func() {
+		w.copies.Go(func() {
 			defer close(written)
-			d.exec.Load(c.Seq, c.Refs, c.First)
+			w.exec.Load(c.Seq, c.Refs, c.First)
 		})
 		told := done
 		done = func(at time.Duration) {
-			d.copies.Go(func() {
+			w.copies.Go(func() {
 				<-written
-				if now := d.clk.Now(); now-at > engine.MaxLag {
+				if now := w.clk.Now(); now-at > engine.MaxLag {
 					at = now
 				}
 				told(at)
@@ -270,38 +264,28 @@ func (d driver) Copy(c engine.Copy) {
 		}
 	}
 	ways := [...]pacing.Way{engine.ToHost: pacing.Up, engine.ToGPU: pacing.Down, engine.ToDisk: pacing.Disk, engine.FromDisk: pacing.Disk}
-	d.bus.Copy(d.clk.Now(), c.Since, int64(c.Blocks*d.cfg.Profile.KVGeometry.BlockBytes()), ways[c.Way], done)
+	w.bus.Copy(w.clk.Now(), c.Since, int64(c.Blocks*w.cfg.Profile.KVGeometry.BlockBytes()), ways[c.Way], done)
 }
 
-func (d driver) Token(t connector.Token) {
-	if l := d.live[t.ID]; l != nil {
-		m := d.message(l.sess)
+func (w *worker) Token(t connector.Token) {
+	if l := w.live[t.ID]; l != nil {
+		m := w.message(l.sess)
 		m.Ids = append(m.Ids, l.sid)
 		m.Tokens = append(m.Tokens, t.Token)
 		m.Positions = append(m.Positions, uint32(t.Position))
 	}
 }
 
-func (d driver) Finished(f *connector.Finished) {
-	if l := d.live[f.ID]; l != nil {
-		m := d.message(l.sess)
+func (w *worker) Finished(f *connector.Finished) {
+	if l := w.live[f.ID]; l != nil {
+		m := w.message(l.sess)
 		m.Finished = append(m.Finished, &proto.Finished{
 			Id: l.sid, Reason: proto.FinishReason_FINISH_LENGTH, CachedTokens: uint32(f.Cached), Breakdown: breakdown(f.Breakdown),
 		})
 	}
 }
 
-func (d driver) Move(m *connector.Move)           { d.move(*m) }
-func (d driver) Check(c *connector.Check)         { d.check(*c) }
-func (d driver) Reserved(o *connector.Offer)      { d.reserved(*o) }
-func (d driver) Prefilled(p *connector.Prefilled) { d.prefilled(*p) }
-func (d driver) Migrated(m *connector.Migrated)   { d.migrated(*m) }
-func (d driver) Failed(f *connector.Failed)       { d.failed(*f) }
-func (d driver) Ask(a connector.Ask)              { d.ask(a) }
-func (d driver) Answer(a connector.Answer)        { d.peer.answer(a) }
-func (d driver) Halt(id uint64)                   { d.halt(id) }
-func (d driver) Close(id uint64)                  { d.close(id) }
-func (d driver) Drop(id uint64)                   { d.drop(id) }
+func (w *worker) Answer(a connector.Answer) { w.peer.answer(a) }
 
 // message is what the iteration has for a session so far.
 func (w *worker) message(s *session) *proto.FromNode {
@@ -376,7 +360,7 @@ func (w *worker) freshLoad(ctx context.Context) (*proto.Load, error) {
 	}
 }
 
-func (w *worker) drop(id uint64) {
+func (w *worker) Drop(id uint64) {
 	l := w.live[id]
 	if l == nil {
 		return
@@ -387,7 +371,7 @@ func (w *worker) drop(id uint64) {
 	if l.sess.requests[l.sid] == id {
 		delete(l.sess.requests, l.sid)
 	}
-	l.sess.undirected.drop(l)
+	l.sess.undirected.CompareAndDelete(l.sid, l)
 	w.outOver(l)
 	if l.moves != nil {
 		if n := l.moves.Moves(); n > 0 {

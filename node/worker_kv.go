@@ -46,7 +46,7 @@ func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 			})
 		}
 	} else {
-		w.lend(l, o.First, o.Blocks)
+		w.lend(legKey{l.sess, l.sid}, l, o.First, o.Blocks)
 	}
 	g, err := w.kv.Grant(o.Transfer, terms)
 	if err != nil {
@@ -58,13 +58,13 @@ func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 	return refOf(d), nil
 }
 
-// reserved offers a decode node's blocks to the prefill side, which writes to them.
-func (w *worker) reserved(o connector.Offer) {
+// Reserved offers a decode node's blocks to the prefill side, which writes to them.
+func (w *worker) Reserved(o *connector.Offer) {
 	l := w.live[o.ID]
 	if l == nil {
 		return
 	}
-	ref, err := w.open(l, o)
+	ref, err := w.open(l, *o)
 	if err != nil {
 		w.fail(l, o.ID, fmt.Errorf("%w: opening the window: %w", connector.ErrTransfer, err))
 		return
@@ -73,7 +73,7 @@ func (w *worker) reserved(o connector.Offer) {
 	m.Reserved = append(m.Reserved, &proto.Reserved{Id: l.sid, Kv: ref})
 }
 
-func (w *worker) prefilled(p connector.Prefilled) {
+func (w *worker) Prefilled(p *connector.Prefilled) {
 	l := w.live[p.ID]
 	if l == nil {
 		return
@@ -96,12 +96,13 @@ func (w *worker) prefilled(p connector.Prefilled) {
 // fail reports an error that the core does not know of, and has it forget the
 // request.
 func (w *worker) fail(l *live, id uint64, err error) {
-	w.failed(connector.Failed{ID: id, Err: fmt.Errorf("request %s: %w", l.name, err)})
+	w.Failed(&connector.Failed{ID: id, Err: fmt.Errorf("request %s: %w", l.name, err)})
 	w.post(connector.Cancel{ID: id})
 }
 
-// move moves one part of a transfer.
-func (w *worker) move(m connector.Move) {
+// Move moves one part of a transfer.
+func (w *worker) Move(wanted *connector.Move) {
+	m := *wanted // for Done
 	l := w.live[m.ID]
 	var t *kvtransfer.Transfer
 	switch {
@@ -133,22 +134,18 @@ func (w *worker) move(m connector.Move) {
 
 // writes remembers the blocks that a move writes to another node.
 func (w *worker) writes(l *live, m connector.Move) {
-	if len(m.Pairs) == 0 || m.To == "" && l.wrote {
+	if len(m.Pairs) == 0 || m.Part > 0 { // the moves of later layers are of the same blocks
 		return
+	}
+	key := any(legKey{l.sess, l.sid})
+	if m.To != "" {
+		key = migrationKey{l.sess, l.sid}
 	}
 	refs := make([]kvcache.Ref, len(m.Pairs))
 	for i, p := range m.Pairs {
 		refs[i] = p.Local
 	}
-	if m.To != "" { // one move after another
-		if l.leaving == nil {
-			l.leavingFrom = m.Pairs[0].Index
-		}
-		l.leaving = append(l.leaving, refs...)
-		return
-	}
-	l.wrote = true
-	w.lend(l, m.Pairs[0].Index, refs)
+	w.lend(key, l, m.Pairs[0].Index, refs)
 }
 
 // known is an error of kvtransfer's as the core knows it.
@@ -160,11 +157,12 @@ type known struct {
 func (e known) Is(target error) bool { return target == e.as }
 func (e known) Unwrap() error        { return e.error }
 
-// check compares a part that landed with the digests that came with it, or blocks with those
+// Check compares a part that landed with the digests that came with it, or blocks with those
 // that they had here before. Of tensors K is checked with V: they lie side by side. Hidden
 // states are used at once, and not looked at again. Where there are no digests nothing is
 // compared: no block counts as checked, and nobody is praised for the bytes.
-func (w *worker) check(c connector.Check) {
+func (w *worker) Check(wanted *connector.Check) {
+	c := *wanted // for what comes after it
 	l := w.live[c.ID]
 	ev := connector.Checked{ID: c.ID, Part: c.Part, Again: c.Again}
 	if c.Again {
@@ -228,8 +226,8 @@ func (w *worker) vouch(l *live) {
 	}
 }
 
-// close ends the other side's access and our own moves, then says Closed.
-func (w *worker) close(id uint64) {
+// Close ends the other side's access and our own moves, then says Closed.
+func (w *worker) Close(id uint64) {
 	l := w.live[id]
 	if l != nil && l.moves != nil {
 		l.moves.Cancel()
@@ -241,8 +239,8 @@ func (w *worker) close(id uint64) {
 	l.grant.Close()
 }
 
-// ask sends a message about a request's transfer to the node that holds it.
-func (w *worker) ask(a connector.Ask) {
+// Ask sends a message about a request's transfer to the node that holds it.
+func (w *worker) Ask(a connector.Ask) {
 	l := w.live[a.ID]
 	switch {
 	case l == nil || l.moves == nil:
@@ -253,7 +251,7 @@ func (w *worker) ask(a connector.Ask) {
 	}
 }
 
-func (w *worker) failed(f connector.Failed) {
+func (w *worker) Failed(f *connector.Failed) {
 	l := w.live[f.ID]
 	if l == nil {
 		return

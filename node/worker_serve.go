@@ -28,7 +28,7 @@ type session struct {
 	pending *proto.FromNode
 	notify  chan struct{} // cap 1
 
-	undirected undirected
+	undirected sync.Map  // legs that came ahead and wait for a Direct: *live by the proxy's ID
 	unknown    sync.Once // a message of no known kind: logged
 
 	// The loop's.
@@ -76,6 +76,9 @@ func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) e
 // Serve implements proto.WorkerServer: requests in, iterations out. When the
 // stream ends, so do the requests that came over it.
 func (w *worker) Serve(stream proto.Worker_ServeServer) error {
+	if err := stream.SendHeader(proto.InstanceHeader(w.instance)); err != nil {
+		return err
+	}
 	s := &session{pending: &proto.FromNode{}, notify: make(chan struct{}, 1), requests: make(map[uint64]uint64)}
 	ctx, cancel := context.WithCancel(stream.Context())
 	w.run(func() connector.Event {
@@ -189,7 +192,7 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		}
 	}
 	if ev.Ahead {
-		s.undirected.add(l)
+		s.undirected.Store(l.sid, l)
 	}
 	w.run(func() connector.Event {
 		refuse := func(code proto.FailCode, retry bool, text string) connector.Event {
@@ -198,7 +201,7 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 			if err == nil {
 				w.exec.Forget(l.id)
 			}
-			s.undirected.drop(l)
+			s.undirected.CompareAndDelete(l.sid, l)
 			if l.moves != nil {
 				l.moves.Close(false)
 			}
