@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"slices"
 	"time"
 
 	"kvferry/engine"
@@ -77,13 +78,7 @@ func (p *producer) start(now time.Duration) {
 
 // forget drops the pending copies of a transfer.
 func (p *producer) forget(transfer uint64) {
-	kept := p.queue[:0]
-	for _, j := range p.queue {
-		if j.transfer != transfer {
-			kept = append(kept, j)
-		}
-	}
-	p.queue = kept
+	p.queue = slices.DeleteFunc(p.queue, func(j copyJob) bool { return j.transfer == transfer })
 }
 
 // wake is when the producer has something to do, 0 if only an event can tell.

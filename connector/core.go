@@ -122,9 +122,6 @@ func NewCore(cfg Config) (*Core, error) {
 	if cfg.Profile == nil {
 		faults = append(faults, errors.New("connector: Profile is nil"))
 	}
-	if cfg.Profile != nil && cfg.Profile.KVGeometry.Layers > kvcache.MaxLayers {
-		faults = append(faults, fmt.Errorf("connector: kv_geometry.layers is %d: an immediate numbers at most %d", cfg.Profile.KVGeometry.Layers, kvcache.MaxLayers))
-	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}

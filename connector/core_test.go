@@ -13,7 +13,6 @@ import (
 
 func TestNewCore(t *testing.T) {
 	prof := smallProfile()
-	prof.KVGeometry.Layers = kvcache.MaxLayers
 	pool := kvcache.NewPool(4, 4, false)
 	sched, err := batching.NewScheduler(batching.ConfigOf(prof, false, pool))
 	if err != nil {
@@ -27,10 +26,6 @@ func TestNewCore(t *testing.T) {
 		"Scheduler is nil": func(c *Config) { c.Scheduler = nil },
 		"Pool is nil":      func(c *Config) { c.Pool = nil },
 		"Profile is nil":   func(c *Config) { c.Profile = nil },
-		"kv_geometry.layers is 256": func(c *Config) {
-			c.Profile = smallProfile()
-			c.Profile.KVGeometry.Layers = kvcache.MaxLayers + 1
-		},
 	} {
 		cfg := good
 		spoil(&cfg)

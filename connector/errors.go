@@ -1,6 +1,10 @@
 package connector
 
-import "errors"
+import (
+	"errors"
+
+	"kvferry/kvcache"
+)
 
 // Why a request failed.
 var (
@@ -13,7 +17,7 @@ var (
 	// ErrUndirected: the prompt came ahead, and nobody has said where its KV goes.
 	ErrUndirected = errors.New("nobody has said where the KV goes")
 	// ErrChanged comes with ErrContent: the block was right before on this node.
-	ErrChanged = errors.New("changed in this node's memory")
+	ErrChanged = kvcache.ErrChanged
 	// ErrUsed comes with ErrChanged: tokens that may have been drawn from it have left.
 	ErrUsed = errors.New("after tokens had left")
 	// ErrWithdrawn comes with ErrTransfer: the other node has ended the transfer.

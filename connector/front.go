@@ -1,6 +1,9 @@
 package connector
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A frontEnd is what of the modelled front end is serial, as it is in vLLM and in SGLang: one
 // process takes requests in (HTTP, tokenise, hand over) and lets tokens out (detokenise, HTTP), in
@@ -26,13 +29,12 @@ type frontEnd struct {
 	ends    int            // and how many Drops
 }
 
-// A saying is one thing that the node says of a request: exactly one of these.
+// A saying is one thing that the node says of a request.
 type saying struct {
-	at        time.Duration
-	id        uint64
-	token     *Token
-	prefilled *Prefilled
-	finished  *Finished // none of them: Drop
+	at    time.Duration
+	id    uint64
+	drops bool // it is a Drop
+	say   func(*Actions)
 }
 
 // enter is when a request is in that comes now.
@@ -63,18 +65,25 @@ func (f *frontEnd) hold(now time.Duration, a *Actions) {
 	}
 	at := max(f.last, now)
 	for _, t := range a.Tokens {
-		f.add(saying{at: at, id: t.ID, token: &t})
+		f.add(saying{at: at, id: t.ID, say: func(a *Actions) { a.Tokens = append(a.Tokens, t) }})
 	}
 	a.Tokens = a.Tokens[:0]
-	a.Prefilled = behind(f, a.Prefilled, func(p Prefilled) saying { return saying{id: p.ID, prefilled: &p} })
-	a.Finished = behind(f, a.Finished, func(p Finished) saying { return saying{id: p.ID, finished: &p} })
+	a.Prefilled = behind(f, a.Prefilled, func(p Prefilled) saying {
+		return saying{id: p.ID, say: func(a *Actions) { a.Prefilled = append(a.Prefilled, p) }}
+	})
+	a.Finished = behind(f, a.Finished, func(p Finished) saying {
+		return saying{id: p.ID, say: func(a *Actions) { a.Finished = append(a.Finished, p) }}
+	})
 	for _, failed := range a.Failed {
 		f.forget(failed.ID)
 	}
-	a.Drop = behind(f, a.Drop, func(id uint64) saying { return saying{id: id} })
+	a.Drop = behind(f, a.Drop, func(id uint64) saying {
+		return saying{id: id, drops: true, say: func(a *Actions) { a.Drop = append(a.Drop, id) }}
+	})
 	n := 0
 	for n < len(f.said) && f.said[n].at <= now {
-		f.say(f.said[n], a)
+		f.said[n].say(a)
+		f.count(&f.said[n], -1)
 		n++
 	}
 	clear(f.said[:n])
@@ -106,7 +115,7 @@ func (f *frontEnd) add(s saying) {
 
 // count counts a saying in or out.
 func (f *frontEnd) count(s *saying, n int) {
-	if s.drops() {
+	if s.drops {
 		f.ends += n
 	}
 	if f.of[s.id] += n; f.of[s.id] == 0 {
@@ -114,37 +123,16 @@ func (f *frontEnd) count(s *saying, n int) {
 	}
 }
 
-func (s *saying) drops() bool {
-	return s.token == nil && s.prefilled == nil && s.finished == nil
-}
-
-func (f *frontEnd) say(s saying, a *Actions) {
-	switch {
-	case s.token != nil:
-		a.Tokens = append(a.Tokens, *s.token)
-	case s.prefilled != nil:
-		a.Prefilled = append(a.Prefilled, *s.prefilled)
-	case s.finished != nil:
-		a.Finished = append(a.Finished, *s.finished)
-	default:
-		a.Drop = append(a.Drop, s.id)
-	}
-	f.count(&s, -1)
-}
-
 // forget has nothing more said of a request that was cancelled or has failed, but that it is
 // dropped.
 func (f *frontEnd) forget(id uint64) {
-	kept := f.said[:0]
-	for _, s := range f.said {
-		if s.id != id || s.drops() {
-			kept = append(kept, s)
-		} else {
-			f.count(&s, -1)
+	f.said = slices.DeleteFunc(f.said, func(s saying) bool {
+		if s.id != id || s.drops {
+			return false
 		}
-	}
-	clear(f.said[len(kept):])
-	f.said = kept
+		f.count(&s, -1)
+		return true
+	})
 }
 
 // wake is when something is out, or 0.

@@ -115,16 +115,6 @@ func (c *Core) moveOut(r *request, before, tokens int) {
 	o.stage, o.sent = before-o.sent, before
 }
 
-// arrivedBlocks has the first blocks of a request that comes here checked while it still generates there: after
-// it has stopped only the last few are left to check.
-func (c *Core) arrivedBlocks(r *request, blocks int) {
-	from, to := max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), min(blocks, len(c.blocks(r)))
-	if from < to {
-		c.checkBlocks(r, PartAll, 0, from, to)
-		r.looked = to
-	}
-}
-
 // suspended goes on when the request has stopped.
 func (c *Core) suspended(r *request) {
 	if r == nil || r.out == nil || r.out.over {
@@ -220,5 +210,5 @@ func (c *Core) goOn(ev Continue) {
 	r.given = slices.Clone(ev.Tokens)
 	r.Prompt, r.Reserve = slices.Concat(r.Prompt, ev.Tokens[:n]), 0
 	r.state, r.landed = checking, c.now
-	c.check(r, PartAll, 0)
+	c.check(r, PartAll, 0, len(c.blocks(r)))
 }

@@ -54,7 +54,8 @@ func (c *Core) pass(r *request, o engine.Output) {
 func (c *Core) leaves(r *request, o engine.Output) {
 	prefill := r.Leg == handoff.PrefillLeg
 	if !prefill || r.Handoff == handoff.None || r.Handoff.FirstToken == r.Leg {
-		c.tell(r, o)
+		r.told, r.since = true, true
+		c.act.Tokens = append(c.act.Tokens, Token{ID: r.ID, Token: o.Token, Position: o.Position})
 	}
 	if !o.Last {
 		return
@@ -68,12 +69,6 @@ func (c *Core) leaves(r *request, o engine.Output) {
 	default:
 		c.finish(r, o)
 	}
-}
-
-// tell lets a token leave.
-func (c *Core) tell(r *request, o engine.Output) {
-	r.told, r.since = true, true
-	c.act.Tokens = append(c.act.Tokens, Token{ID: r.ID, Token: o.Token, Position: o.Position})
 }
 
 // finish ends a request well.

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"kvferry/engine"
@@ -38,15 +39,7 @@ const (
 
 // has reports whether the request is being received, or about to be.
 func (v *receiver) has(id uint64) bool {
-	if v.step == nil {
-		return false
-	}
-	for _, w := range v.step.Works[v.i:] {
-		if w.Seq.ID == id {
-			return true
-		}
-	}
-	return false
+	return v.step != nil && slices.ContainsFunc(v.step.Works[v.i:], func(w engine.Work) bool { return w.Seq.ID == id })
 }
 
 func (v *receiver) current() uint64 {

@@ -34,24 +34,19 @@ func (c *Core) moved(ev Moved) {
 		r.landed = ev.At
 		r.state = checking
 		c.queue(r, 0, 1)
-		c.check(r, PartAll, 0)
+		c.check(r, PartAll, 0, len(c.blocks(r)))
 	default:
 		c.wrote(r, ev)
 	}
 	c.settle(r)
 }
 
-// check has a part that landed, and more after it, compared with what they must be, of all blocks that
-// were not checked.
-func (c *Core) check(r *request, part, more int) {
-	blocks := len(c.blocks(r))
-	c.checkBlocks(r, part, more, min(max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), blocks), blocks)
-}
-
-// checkBlocks does that with the blocks in [from, to).
-func (c *Core) checkBlocks(r *request, part, more, from, to int) {
+// check has the first blocks of a request compared with what they must be, without those that were checked, where a part
+// has landed, and more after it.
+func (c *Core) check(r *request, part, more, blocks int) {
+	from := min(max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), blocks)
 	r.checks++
-	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: part, More: more, Refs: c.blocks(r)[from:to], First: from})
+	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: part, More: more, Refs: c.blocks(r)[from:blocks], First: from})
 }
 
 func (c *Core) checked(ev Checked) {

@@ -84,7 +84,11 @@ func (c *Core) arrivedPart(ev Arrived) {
 		return
 	}
 	if r.Handoff.Running {
-		c.arrivedBlocks(r, int(ev.Token))
+		// It still generates there: after it has stopped only the last few blocks are left to check.
+		if n := min(int(ev.Token), len(c.blocks(r))); n > max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()) {
+			c.check(r, PartAll, 0, n)
+			r.looked = n
+		}
 		return
 	}
 	last := c.lastPart(r)
@@ -119,5 +123,5 @@ func (c *Core) arrivedPart(ev Arrived) {
 	if ev.Part+ev.More == last {
 		r.first = ev.Token
 	}
-	c.check(r, ev.Part, ev.More)
+	c.check(r, ev.Part, ev.More, len(c.blocks(r)))
 }

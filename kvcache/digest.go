@@ -1,28 +1,20 @@
 package kvcache
 
 import (
+	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/zeebo/xxh3"
 )
 
-// A slab keeps a digest of the bytes of each block's layers, from when they are written until
-// the block is recycled: in the prefix cache too, and on each node that the block is copied to.
-// It knows bytes and no tokens. The digest of a full layer is one hash of its 32 KiB. That of a
-// layer with fewer rows is a sum over hashes of its rows, so that a row which a decode step adds
-// does not have the earlier ones hashed again: a digest never covers bytes that have changed
-// since they were first sealed.
+// A sealed holds the digests of the layers of one generation of a block, from when the bytes are written until the block
+// is recycled, also while it is in the prefix cache. Each copy on another node has the same. The digest of a full layer
+// is one hash of its 32 KiB. That of a layer with fewer rows is a sum over hashes of its rows, so that a row which a
+// decode step adds does not have the earlier ones hashed again: a digest never covers bytes that have changed since
+// they were first sealed.
 //
-// XXH3 takes 0.013 CPU-s/GB of what is in the cache, as after a write, where CRC-32C takes 0.041
-// and hash/maphash 0.085; from memory both read as fast as that gives them
-// (BenchmarkDigest). It detects faults, not forgery.
-type digests struct {
-	mu     sync.Mutex
-	blocks []sealed // by BlockID; nil if no digests are kept
-}
-
-// sealed has the digests of a block of one generation.
+// XXH3 takes 0.013 CPU-s/GB of what is in the cache, as after a write, where CRC-32C takes 0.041 and hash/maphash
+// 0.085; from memory both read as fast as that gives them (BenchmarkDigest). It detects faults, not forgery.
 type sealed struct {
 	gen    uint32
 	layers []seal // the hidden states last
@@ -33,6 +25,9 @@ type seal struct {
 	sum  uint64
 	rows int
 }
+
+// ErrChanged is wrapped by the error for a block whose bytes matched their digest on this node before.
+var ErrChanged = errors.New("changed in this node's memory")
 
 // A DigestError names a layer of a block whose bytes are not those of its digest.
 type DigestError struct {
@@ -54,7 +49,7 @@ func (e *DigestError) Error() string {
 }
 
 // KeepDigests has Seal record digests from now on. It is called before the slab is used.
-func (s *Slab) KeepDigests() { s.digests.blocks = make([]sealed, s.blocks) }
+func (s *Slab) KeepDigests() { s.sealed = make([]sealed, s.blocks) }
 
 // Seal records the digest of the first rows rows of one layer of a block, or of its hidden
 // states if layer is Geometry.Layers. Whoever writes a layer calls it right after, while the
@@ -62,40 +57,48 @@ func (s *Slab) KeepDigests() { s.digests.blocks = make([]sealed, s.blocks) }
 // again: written once more, they must be the same bytes. Seal does nothing unless KeepDigests
 // was called.
 func (s *Slab) Seal(ref Ref, layer, rows int) {
-	if s.digests.blocks == nil {
-		return
-	}
-	old := s.seal(ref, layer)
-	if rows <= old.rows {
-		return
-	}
-	now := seal{rows: rows}
+	sum, n := s.Sealed(ref, layer)
 	switch {
+	case s.sealed == nil || rows <= n:
 	case rows < s.geometry.BlockTokens:
-		now.sum = old.sum + s.sumRows(ref.ID, layer, old.rows, rows)
-	case s.sumRows(ref.ID, layer, 0, old.rows) != old.sum:
-		now.sum = ^s.Digest(ref.ID, layer, rows) // what was sealed has changed: no bytes are right any more
+		s.Land(ref, layer, rows, sum+s.sumRows(ref.ID, layer, n, rows))
+	case s.sumRows(ref.ID, layer, 0, n) != sum:
+		s.Land(ref, layer, rows, ^s.Digest(ref.ID, layer, rows)) // what was sealed has changed: no bytes are right any more
 	default:
-		now.sum = s.Digest(ref.ID, layer, rows)
+		s.Land(ref, layer, rows, s.Digest(ref.ID, layer, rows))
 	}
-	s.setSeal(ref, layer, now)
 }
 
 // Land records the digest sum of the first rows rows of a layer, which the caller computed with
 // Digest and compared with what the node that sent the bytes has.
 func (s *Slab) Land(ref Ref, layer, rows int, sum uint64) {
-	if s.digests.blocks != nil {
-		s.setSeal(ref, layer, seal{sum, rows})
+	if s.sealed == nil {
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := &s.sealed[ref.ID]
+	if b.layers == nil {
+		b.layers = make([]seal, s.geometry.Layers+1)
+	}
+	if b.gen != ref.Gen {
+		b.gen = ref.Gen
+		clear(b.layers)
+	}
+	b.layers[layer] = seal{sum, rows}
 }
 
 // Sealed returns the recorded digest of a layer, and how many rows it covers: 0 if none are.
 func (s *Slab) Sealed(ref Ref, layer int) (sum uint64, rows int) {
-	if s.digests.blocks == nil {
+	if s.sealed == nil {
 		return 0, 0
 	}
-	l := s.seal(ref, layer)
-	return l.sum, l.rows
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := &s.sealed[ref.ID]; b.gen == ref.Gen && b.layers != nil {
+		return b.layers[layer].sum, b.layers[layer].rows
+	}
+	return 0, 0
 }
 
 // Verify compares the sealed bytes of layers [from, to) of a block with their digests. known is
@@ -149,28 +152,4 @@ func (s *Slab) layerOrHidden(id BlockID, layer int) []byte {
 		return s.Hidden(id)
 	}
 	return s.Layer(id, layer)
-}
-
-// seal returns the digest of a layer; the zero seal if the block was recycled since.
-func (s *Slab) seal(ref Ref, layer int) seal {
-	s.digests.mu.Lock()
-	defer s.digests.mu.Unlock()
-	if b := &s.digests.blocks[ref.ID]; b.gen == ref.Gen && b.layers != nil {
-		return b.layers[layer]
-	}
-	return seal{}
-}
-
-func (s *Slab) setSeal(ref Ref, layer int, l seal) {
-	s.digests.mu.Lock()
-	defer s.digests.mu.Unlock()
-	b := &s.digests.blocks[ref.ID]
-	if b.layers == nil {
-		b.layers = make([]seal, s.geometry.Layers+1)
-	}
-	if b.gen != ref.Gen {
-		b.gen = ref.Gen
-		clear(b.layers)
-	}
-	b.layers[layer] = l
 }

@@ -32,11 +32,6 @@ type Geometry struct {
 	HiddenSize  int `json:"hidden_size"`  // elements of a token's hidden state; 0 leaves the plane out
 }
 
-// MaxLayers is how many layers a model may have whose KV moves between nodes: a part of a
-// transfer is numbered in 8 bits, of which one number means all layers. The largest open
-// models have 126.
-const MaxLayers = 0xff
-
 // maxSlotBytes bounds a slot so that every size of a valid Geometry fits an int
 // of 32 bits, and every offset of a slab of 1<<32 blocks an int64. The largest
 // open models need 2 MB a block of 16; 1 GiB is no limit in practice.

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"fmt"
 	"math"
+	"sync"
 )
 
 // A Slab is the memory behind a pool's blocks, as slots of a Geometry. The memory is
@@ -17,7 +18,9 @@ type Slab struct {
 	geometry Geometry
 	blocks   int
 	mem      []byte
-	digests  digests
+
+	mu     sync.Mutex
+	sealed []sealed // by BlockID; nil if no digests are kept
 }
 
 // SlabBytes is the memory that a slab of so many blocks takes.

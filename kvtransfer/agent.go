@@ -2,7 +2,6 @@ package kvtransfer
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -49,8 +48,6 @@ func (c *Config) Validate() error {
 	}
 	if c.Slab == nil {
 		bad.Add("Slab", nil, "give the memory of the KV blocks")
-	} else if n := c.Slab.Geometry().Layers; n > kvcache.MaxLayers {
-		bad.Check("Slab", fmt.Errorf("kv_geometry.layers is %d: an immediate numbers at most %d", n, kvcache.MaxLayers))
 	}
 	if c.Transport.OnMessage != nil {
 		bad.Check("Transport.OnMessage", errors.New("messages are the agent's: use Terms.OnArrival"))

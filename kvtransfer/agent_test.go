@@ -52,7 +52,7 @@ func TestOfferReadRelease(t *testing.T) {
 			{"landed", Whole, d.Digests, nil, Checked{Blocks: 3}, nil},
 			{"hidden states landed", hidden, d.Hidden, nil, Checked{Blocks: 3}, nil},
 			{"a layer again", Part{Layer: 1}, Digests{}, nil, Checked{Blocks: 3}, nil},
-			{"changed since", Whole, d.Digests, c.b.slab.Layer(mine[2].ID, 0)[1:], Checked{Blocks: 3, Bad: 1, From: 2}, ErrChanged},
+			{"changed since", Whole, d.Digests, c.b.slab.Layer(mine[2].ID, 0)[1:], Checked{Blocks: 3, Bad: 1, From: 2}, kvcache.ErrChanged},
 			{"in another layer", Part{Layer: 1}, Digests{}, c.b.slab.Layer(mine[2].ID, 0)[1:], Checked{Blocks: 3}, nil},
 			{"past the end", Whole, Digests{}, c.b.slab.K(mine[2].ID, 0)[3*geometry.LayerBytes()/2/geometry.BlockTokens:], Checked{Blocks: 3}, nil},
 		} {
@@ -390,17 +390,10 @@ func TestConfigFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deep := geometry
-	deep.Layers = kvcache.MaxLayers + 1
-	many, err := kvcache.NewSlab(deep, make([]byte, deep.SlotBytes()))
-	if err != nil {
-		t.Fatal(err)
-	}
 	network := transporttest.NewNetwork()
 	for i, spoil := range []func(*Config){
 		func(c *Config) { c.Name = "" },
 		func(c *Config) { c.Slab = nil },
-		func(c *Config) { c.Slab = many },
 		func(c *Config) { c.Timeout = -1 },
 		func(c *Config) { c.UnderWay = -1 },
 		func(c *Config) { c.Transport.OnMessage = func(transport.Message) {} },
@@ -410,7 +403,7 @@ func TestConfigFaults(t *testing.T) {
 		},
 		func(c *Config) { c.Transport.Rank = func(string, string) int { return -1 } },
 	} {
-		want := []string{"Name", "Slab: none given", "kv_geometry.layers is 256", "kvtransfer.Config.Timeout: -1ns", "UnderWay", "Transport.OnMessage", "SliceSize", "no timers", "register a/kv: no rail"}[i]
+		want := []string{"Name", "Slab: none given", "kvtransfer.Config.Timeout: -1ns", "UnderWay", "Transport.OnMessage", "SliceSize", "no timers", "register a/kv: no rail"}[i]
 		cfg := Config{Name: "a", Slab: slab, Transport: transport.Config{Rails: []transport.Rail{network.Rail(fmt.Sprint(i))}}}
 		spoil(&cfg)
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {

@@ -10,9 +10,6 @@ import (
 	"kvferry/transport"
 )
 
-// ErrChanged is wrapped by the error for a block whose bytes matched their digest on this node before.
-var ErrChanged = errors.New("changed in this node's memory")
-
 // Digests holds digests of one part of consecutive blocks of a sequence, made by the node that sends the
 // blocks. They travel beside the bytes, so that swapped, stale and torn blocks are found.
 type Digests struct {
@@ -34,23 +31,31 @@ func digests(slab *kvcache.Slab, part Part, blocks []kvcache.Ref, first, tokens,
 	d := Digests{First: first, Run: max(1, (len(blocks)-1)/max(limit, 1)+1), Tokens: tokens}
 	from, to := part.sealed(g)
 	for run := range slices.Chunk(blocks, d.Run) {
-		sum, known := uint64(0), true
-		for _, ref := range run {
-			block, want := uint64(0), d.rows(first, g)
-			for l := from; l < to; l++ {
-				s, rows := slab.Sealed(ref, l)
-				known = known && rows == want
-				block += kvcache.At(s, l)
-			}
-			sum += kvcache.At(block, first)
-			first++
-		}
+		known := true
+		sum := total(run, first, from, to, func(ref kvcache.Ref, index, layer int) uint64 {
+			s, rows := slab.Sealed(ref, layer)
+			known = known && rows == d.rows(index, g)
+			return s
+		})
 		if !known {
 			sum = 0
 		}
 		d.Sums = append(d.Sums, sum)
+		first += len(run)
 	}
 	return d
+}
+
+// total returns the digest of layers [from, to) of a run of blocks, the first of them at an index, from those of each.
+func total(run []kvcache.Ref, index, from, to int, of func(ref kvcache.Ref, index, layer int) uint64) (sum uint64) {
+	for i, ref := range run {
+		block := uint64(0)
+		for l := from; l < to; l++ {
+			block += kvcache.At(of(ref, index+i, l), l)
+		}
+		sum += kvcache.At(block, index+i)
+	}
+	return sum
 }
 
 // rows returns how many rows of a block the sequence fills.
@@ -59,7 +64,7 @@ func (d *Digests) rows(index int, g kvcache.Geometry) int {
 }
 
 // A Check compares blocks with their digests. A block that was sealed on this node, when it was
-// computed or had landed, is compared with its own; it fails with ErrChanged. One that was not
+// computed or had landed, is compared with its own; it fails with kvcache.ErrChanged. One that was not
 // has just landed: it is compared with Want, and sealed if it is right. Blocks of which nobody
 // has a digest are not compared, and not counted.
 type Check struct {
@@ -81,7 +86,7 @@ type Checked struct {
 // net.ErrClosed, if the agent is closed, and with transport.ErrInvalid, if there is no such
 // layer, plane or block.
 func (a *Agent) Check(c Check, done func(Checked)) {
-	if err := c.check(a.cfg.Slab); err != nil {
+	if err := c.Part.check(a.cfg.Slab, c.Blocks); err != nil {
 		done(Checked{Err: fmt.Errorf("kvtransfer: check: %w: %w", transport.ErrInvalid, err)})
 		return
 	}
@@ -95,15 +100,6 @@ func (a *Agent) Check(c Check, done func(Checked)) {
 	if closed {
 		done(Checked{Err: net.ErrClosed})
 	}
-}
-
-// check names what a slab does not have.
-func (c *Check) check(slab *kvcache.Slab) error {
-	err := c.Part.check(slab.Geometry())
-	for i := 0; i < len(c.Blocks) && err == nil; i++ {
-		err = has(slab, c.Blocks[i])
-	}
-	return err
 }
 
 func (c *Check) run(slab *kvcache.Slab) (out Checked) {
@@ -121,7 +117,7 @@ func (c *Check) run(slab *kvcache.Slab) (out Checked) {
 		case rows > 0:
 			known, err := slab.Verify(c.Blocks[at], index, from, to)
 			if err != nil {
-				bad(index, fmt.Errorf("%w: %w", ErrChanged, err))
+				bad(index, fmt.Errorf("%w: %w", kvcache.ErrChanged, err))
 			}
 			if known || err != nil {
 				out.Blocks++
@@ -131,7 +127,7 @@ func (c *Check) run(slab *kvcache.Slab) (out Checked) {
 			if want := c.Want.Sums[(index-c.Want.First)/c.Want.Run]; want != 0 {
 				out.Blocks += n
 				if !c.land(slab, c.Blocks[at:at+n], index, want, from, to) {
-					bad(index, &kvcache.DigestError{Index: index, Run: n, Ref: c.Blocks[at], Layer: c.Part.layer()})
+					bad(index, &kvcache.DigestError{Index: index, Run: n, Ref: c.Blocks[at], Layer: c.Part.Layer})
 				}
 			}
 		}
@@ -143,21 +139,14 @@ func (c *Check) run(slab *kvcache.Slab) (out Checked) {
 // land compares a run of blocks that have landed with its digest, and seals them if they are
 // right.
 func (c *Check) land(slab *kvcache.Slab, run []kvcache.Ref, index int, want uint64, from, to int) bool {
-	sums := make([]uint64, 0, len(run)*(to-from))
-	sum, g := uint64(0), slab.Geometry()
-	for i, ref := range run {
-		block, rows := uint64(0), c.Want.rows(index+i, g)
-		if rows < 1 {
-			return false // past the end of what it is a digest of
-		}
-		for l := from; l < to; l++ {
-			s := slab.Digest(ref.ID, l, rows)
-			sums = append(sums, s)
-			block += kvcache.At(s, l)
-		}
-		sum += kvcache.At(block, index+i)
+	g, sums := slab.Geometry(), make([]uint64, 0, len(run)*(to-from))
+	if c.Want.rows(index+len(run)-1, g) < 1 {
+		return false // past the end of what it is a digest of
 	}
-	if sum != want {
+	if total(run, index, from, to, func(ref kvcache.Ref, index, layer int) uint64 {
+		sums = append(sums, slab.Digest(ref.ID, layer, c.Want.rows(index, g)))
+		return sums[len(sums)-1]
+	}) != want {
 		return false
 	}
 	for i, ref := range run {

@@ -30,22 +30,18 @@ const (
 	Hidden              // the hidden states, which are in no layer
 )
 
-// check names what there is not in blocks of a geometry. A layer too many would be the next
-// block's first.
-func (p Part) check(g kvcache.Geometry) error {
-	switch {
+// check names what a slab does not have. A layer too many would be the next block's first.
+func (p Part) check(slab *kvcache.Slab, blocks []kvcache.Ref) error {
+	switch layers := slab.Geometry().Layers; {
 	case p.Plane > Hidden:
 		return fmt.Errorf("unknown plane %d", p.Plane)
-	case p.Layer != AllLayers && (p.Layer < 0 || p.Layer >= g.Layers):
-		return fmt.Errorf("layer %d of %d", p.Layer, g.Layers)
+	case p.Layer != AllLayers && (p.Layer < 0 || p.Layer >= layers):
+		return fmt.Errorf("layer %d of %d", p.Layer, layers)
 	}
-	return nil
-}
-
-// has is nil if a block is one of a slab's.
-func has(slab *kvcache.Slab, b kvcache.Ref) error {
-	if int64(b.ID) >= int64(slab.Blocks()) {
-		return fmt.Errorf("block %d of %d", b.ID, slab.Blocks())
+	for _, b := range blocks {
+		if int64(b.ID) >= int64(slab.Blocks()) {
+			return fmt.Errorf("block %d of %d", b.ID, slab.Blocks())
+		}
 	}
 	return nil
 }
@@ -131,14 +127,6 @@ func (p Part) sealed(g kvcache.Geometry) (from, to int) {
 		return p.layers(g)
 	}
 	return g.Layers, g.Layers + min(g.HiddenSize, 1)
-}
-
-// layer is the part's as a kvcache.DigestError has it.
-func (p Part) layer() int {
-	if p.Plane == Hidden {
-		return AllLayers
-	}
-	return p.Layer
 }
 
 // A Notice announces a Move to the peer. It travels with the last bytes of the Move.

@@ -112,7 +112,11 @@ type Moved struct {
 // transport.ErrInvalid.
 func (t *Transfer) Move(m Move) {
 	a := t.a
-	if err := m.check(a.cfg.Slab); err != nil {
+	local := make([]kvcache.Ref, len(m.Pairs))
+	for i, p := range m.Pairs {
+		local[i] = p.Local
+	}
+	if err := m.Part.check(a.cfg.Slab, local); err != nil { // what is not the peer's to give the peer refuses
 		m.Done(Moved{Err: fmt.Errorf("kvtransfer: move for %q, grant %d of %s: %w: %w", t.opt.Tag, t.d.Transfer, t.d.Node, transport.ErrInvalid, err)})
 		return
 	}
@@ -120,9 +124,9 @@ func (t *Transfer) Move(m Move) {
 	v := &move{t: t, since: a.clk.Now(), reqs: Requests(a.cfg.Slab, m.Op, m.Part, m.Pairs, m.Tokens), done: m.Done}
 	v.opt = transport.BatchOptions{Timeout: a.cfg.Timeout, Since: m.Since, Tag: t.opt.Tag}
 	if m.Notify {
-		local, first := make([]kvcache.Ref, len(m.Pairs)), 0
-		for i, p := range m.Pairs {
-			local[i], first = p.Local, m.Pairs[0].Index
+		first := 0
+		if len(m.Pairs) > 0 {
+			first = m.Pairs[0].Index
 		}
 		n := Notice{t.d.Transfer, m.Part.Layer, m.Value, digests(a.cfg.Slab, m.Part, local, first, m.Tokens, maxSums)}
 		v.opt.Message = n.Encode()
@@ -147,15 +151,6 @@ func (t *Transfer) Move(m Move) {
 	n.waiting = append(n.waiting, v)
 	a.mu.Unlock()
 	a.pump(n)
-}
-
-// check names what a slab does not have. What is not the peer's to give the peer refuses.
-func (m *Move) check(slab *kvcache.Slab) error {
-	err := m.Part.check(slab.Geometry())
-	for i := 0; i < len(m.Pairs) && err == nil; i++ {
-		err = has(slab, m.Pairs[i].Local)
-	}
-	return err
 }
 
 // peer is what the transfer's lane is known by.

@@ -200,9 +200,6 @@ func (w *worker) Check(wanted *connector.Check) {
 	}
 	w.kv.Check(k, func(e kvtransfer.Checked) {
 		ev.Bad, ev.From, ev.Err = e.Bad, e.From, e.Err
-		if errors.Is(e.Err, kvtransfer.ErrChanged) {
-			ev.Err = known{e.Err, connector.ErrChanged}
-		}
 		if whole {
 			ev.Blocks = e.Blocks
 		}
