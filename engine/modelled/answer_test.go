@@ -58,7 +58,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("use %v: %d blocks hold their KV of %d tokens, want %d of 14", use, right, seq.Held, want)
 		}
 		m.Forget(1)
-		if len(m.contents)+len(m.answers) > 0 {
+		if len(m.sequences) > 0 {
 			t.Error("something is kept of a sequence that is over")
 		}
 	}

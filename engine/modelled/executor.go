@@ -35,10 +35,14 @@ type Executor struct {
 
 	written atomic.Uint64 // pieces of KV so far: a layer's of a block, or hidden states
 
-	mu       sync.Mutex
-	contents map[uint64]*kvcache.Content // of sequences whose KV somebody will fetch
-	hidden   map[uint64]bool             // and their hidden states
-	answers  map[uint64]bool             // and the KV of what they generate
+	mu        sync.Mutex
+	sequences map[uint64]sequence // whose KV somebody will fetch
+}
+
+type sequence struct {
+	*kvcache.Content      // nil if nobody will fetch its KV
+	hidden           bool // its hidden states are fetched too
+	answer           bool // and the KV of what it generates
 }
 
 // New returns an executor of a GPU with these costs, in milliseconds, whose KV lies in
@@ -51,7 +55,7 @@ func New(clk clock.Clock, costs engine.Costs, slab *kvcache.Slab, vocab int) (*E
 	}
 	return &Executor{
 		clk: clk, timer: timer, cost: engine.NewCostModel(costs, slab.Geometry()), slab: slab, vocab: vocab,
-		contents: make(map[uint64]*kvcache.Content), hidden: make(map[uint64]bool), answers: make(map[uint64]bool),
+		sequences: make(map[uint64]sequence),
 	}, nil
 }
 
@@ -64,38 +68,27 @@ func (m *Executor) Admit(id uint64, adapter, salt string, prompt []kvcache.Token
 	if use&(engine.Fetched|engine.Rechecked|engine.Movable) == 0 {
 		return
 	}
-	c := kvcache.NewContent(m.slab.Geometry(), adapter, salt, prompt)
+	g := m.slab.Geometry()
+	q := sequence{kvcache.NewContent(g, adapter, salt, prompt), use&engine.FetchedHidden != 0 && g.HiddenSize > 0, use&engine.Movable != 0}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.contents[id] = c
-	if use&engine.Movable != 0 {
-		m.answers[id] = true
-	}
-	if use&engine.FetchedHidden != 0 && m.slab.Geometry().HiddenSize > 0 {
-		m.hidden[id] = true
-	}
+	m.sequences[id] = q
 }
 
 // Load implements engine.Executor: nothing is kept in host memory, since the tokens say what the
 // blocks must contain.
 func (m *Executor) Load(id uint64, refs []kvcache.Ref, first int) {
 	m.mu.Lock()
-	c, hidden := m.contents[id], m.hidden[id]
+	q := m.sequences[id]
 	m.mu.Unlock()
-	if c == nil {
+	if q.Content == nil {
 		return
 	}
-	for i, ref := range refs {
-		for l := range m.slab.Geometry().Layers {
-			c.Fill(m.slab.Layer(ref.ID, l), first+i, l)
-			m.slab.Seal(ref, l, m.slab.Geometry().BlockTokens)
-			m.written.Add(1)
-		}
-		if hidden {
-			c.FillHidden(m.slab.Hidden(ref.ID), first+i)
-			m.slab.Seal(ref, m.slab.Geometry().Layers, m.slab.Geometry().BlockTokens)
-			m.written.Add(1)
-		}
+	g := m.slab.Geometry()
+	f := fill{q, refs, first, first * g.BlockTokens, (first + len(refs)) * g.BlockTokens}
+	m.write(&f, 0, g.Layers)
+	if q.hidden {
+		m.write(&f, g.Layers, g.Layers+1)
 	}
 }
 
@@ -103,9 +96,7 @@ func (m *Executor) Load(id uint64, refs []kvcache.Ref, first int) {
 func (m *Executor) Forget(id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.contents, id)
-	delete(m.hidden, id)
-	delete(m.answers, id)
+	delete(m.sequences, id)
 }
 
 // Progress implements engine.Executor, in pieces of KV.
@@ -117,108 +108,85 @@ func (m *Executor) Close() error { return m.timer.Close() }
 // A fill describes the KV that a step writes for one sequence: tokens [from, to), which lie in blocks
 // [first, first+len(refs)).
 type fill struct {
-	content  *kvcache.Content
+	sequence
 	refs     []kvcache.Ref
 	first    int
 	from, to int
-	hidden   bool
 }
 
-// write writes a layer of the i-th block, and no row of a token that an earlier step has computed:
-// what became of that stays as it is.
-func (f *fill) write(slab *kvcache.Slab, i, layer int) {
-	bt, dst := slab.Geometry().BlockTokens, slab.Layer(f.refs[i].ID, layer)
-	begin, end := (f.first+i)*bt, min((f.first+i+1)*bt, f.content.Tokens())
-	if begin >= f.from && end <= f.to {
-		f.content.Fill(dst, f.first+i, layer)
-		return
-	}
-	for token := max(begin, f.from); token < min(end, f.to); token++ {
-		f.content.FillToken(dst, token, layer)
-	}
-}
-
-// rows returns how many rows of the i-th block hold KV after the step.
-func (f *fill) rows(i, blockTokens int) int {
-	return min(min(f.to, f.content.Tokens())-(f.first+i)*blockTokens, blockTokens)
-}
-
-// decoded writes the tokens of a step that decodes sequences whose answers are read: a row a
-// layer each, at once.
-func (m *Executor) decoded(step *engine.Step) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.answers) == 0 {
-		return
-	}
+// write writes layers [begin, end) of a fill and seals them. The layer after the last one is the hidden states. Of K and
+// V it writes no row of a token that an earlier step has computed: what became of that stays as it is.
+func (m *Executor) write(f *fill, begin, end int) {
 	g := m.slab.Geometry()
-	for _, w := range step.Works {
-		if w.Prompt || !m.answers[w.Seq.ID] {
-			continue
-		}
-		for token := w.From; token < w.From+w.N; token++ {
-			ref := w.Seq.Table.Refs()[token/g.BlockTokens]
-			for l := range g.Layers {
-				m.contents[w.Seq.ID].FillToken(m.slab.Layer(ref.ID, l), token, l)
-				m.slab.Seal(ref, l, token%g.BlockTokens+1)
+	for layer := begin; layer < end; layer++ {
+		for i, ref := range f.refs {
+			start := (f.first + i) * g.BlockTokens
+			stop := min(start+g.BlockTokens, f.Tokens())
+			switch {
+			case layer == g.Layers:
+				f.FillHidden(m.slab.Hidden(ref.ID), f.first+i)
+			case start >= f.from && stop <= f.to:
+				f.Fill(m.slab.Layer(ref.ID, layer), f.first+i, layer)
+			default:
+				for token := max(start, f.from); token < min(stop, f.to); token++ {
+					f.FillToken(m.slab.Layer(ref.ID, layer), token, layer)
+				}
 			}
+			m.slab.Seal(ref, layer, min(stop, f.to)-start)
 			m.written.Add(1)
 		}
 	}
 }
 
-func (m *Executor) fills(step *engine.Step) (fs []fill) {
+// fills returns what a step writes of its prompts, and of the answers of other sequences that it decodes.
+func (m *Executor) fills(step *engine.Step) (prompts, answers []fill) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.contents) == 0 {
-		return nil
+	if len(m.sequences) == 0 {
+		return nil, nil
 	}
 	bt := m.slab.Geometry().BlockTokens
 	for _, w := range step.Works {
-		c := m.contents[w.Seq.ID]
-		if c != nil && m.answers[w.Seq.ID] {
-			c.Append(w.Seq.Tokens(c.Tokens())...)
+		q := m.sequences[w.Seq.ID]
+		if q.answer {
+			q.Append(w.Seq.Tokens(q.Tokens())...)
 		}
-		if c != nil && w.Prompt {
-			first, last := w.From/bt, (w.From+w.N-1)/bt
-			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, w.From, w.From + w.N, m.hidden[w.Seq.ID]})
+		first, last := w.From/bt, (w.From+w.N-1)/bt
+		switch {
+		case q.Content == nil:
+		case w.Prompt:
+			prompts = append(prompts, fill{q, w.Seq.Table.Refs()[first : last+1], first, w.From, w.From + w.N})
+		case q.answer:
+			answers = append(answers, fill{q, w.Seq.Table.Refs()[first : last+1], first, w.From, w.From + w.N})
 		}
 	}
-	return fs
+	return prompts, answers
 }
 
 // Run implements engine.Executor.
 func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
 	took := m.cost.Run(step)
 	end := step.At + took
-	fs := m.fills(step)
-	m.decoded(step)
-	if len(fs) > 0 {
-		layers, bt := m.slab.Geometry().Layers, m.slab.Geometry().BlockTokens
-		for l := range layers {
-			for _, f := range fs {
-				for i, ref := range f.refs {
-					f.write(m.slab, i, l)
-					m.slab.Seal(ref, l, f.rows(i, bt))
-					m.written.Add(1)
-				}
-			}
-			at := step.At + took*time.Duration(l+1)/time.Duration(layers)
-			if err := m.wait(ctx, at); err != nil {
-				return 0, nil, err
-			}
-			if layer != nil {
-				layer(l, at)
-			}
+	prompts, answers := m.fills(step)
+	layers := m.slab.Geometry().Layers
+	for i := range answers { // a row a layer each, at once
+		m.write(&answers[i], 0, layers)
+	}
+	for l := 0; l < layers && len(prompts) > 0; l++ {
+		for i := range prompts {
+			m.write(&prompts[i], l, l+1)
 		}
-		for _, f := range fs {
-			if f.hidden {
-				for i, ref := range f.refs {
-					f.content.FillHidden(m.slab.Hidden(ref.ID), f.first+i)
-					m.slab.Seal(ref, layers, f.rows(i, bt))
-					m.written.Add(1)
-				}
-			}
+		at := step.At + took*time.Duration(l+1)/time.Duration(layers)
+		if err := m.wait(ctx, at); err != nil {
+			return 0, nil, err
+		}
+		if layer != nil {
+			layer(l, at)
+		}
+	}
+	for i := range prompts {
+		if prompts[i].hidden {
+			m.write(&prompts[i], layers, layers+1)
 		}
 	}
 	m.toks = m.toks[:0]
