@@ -3,7 +3,9 @@ package kvtransfer
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,12 +102,8 @@ func New(cfg Config) (*Agent, error) {
 	config.Default(&cfg.Location, "*")
 	config.Default(&cfg.Timeout, 10*time.Second)
 	config.Default(&cfg.UnderWay, 64<<20)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	if cfg.Transport.Clock == nil {
-		cfg.Transport.Clock = clock.Precise()
-	}
+	config.Default(&cfg.Logger, slog.Default())
+	config.Default(&cfg.Transport.Clock, clock.Precise())
 	a := &Agent{
 		cfg: cfg, clk: cfg.Transport.Clock,
 		grants: make(map[uint64]*Grant), lanes: make(map[string]*lane), live: make(map[any]*Transfer), open: make(map[*Transfer]struct{}),
@@ -161,14 +159,7 @@ func (a *Agent) Close() error {
 		return a.err
 	}
 	a.closed, a.left = true, a.leftLocked()
-	grants := make([]*Grant, 0, len(a.grants))
-	for _, g := range a.grants {
-		grants = append(grants, g)
-	}
-	open := make([]*Transfer, 0, len(a.open))
-	for t := range a.open {
-		open = append(open, t)
-	}
+	grants, open := slices.Collect(maps.Values(a.grants)), slices.Collect(maps.Keys(a.open))
 	a.mu.Unlock()
 	for _, g := range grants {
 		g.end(Shutdown)

@@ -3,7 +3,9 @@ package kvtransfer
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -221,10 +223,7 @@ func (t *Transfer) cancel(why error) {
 	if t.canceled == nil {
 		t.canceled = why
 	}
-	under := make([]*transport.Batch, 0, len(t.batches))
-	for b := range t.batches {
-		under = append(under, b)
-	}
+	under := slices.Collect(maps.Keys(t.batches))
 	n := a.lanes[t.peer()]
 	var waiting []*move
 	if n != nil {

@@ -135,12 +135,8 @@ func (c *Config) setDefaults() error {
 	config.Default(&c.TransferTimeout, 10*time.Second)
 	config.Default(&c.HoldTimeout, time.Minute)
 	config.Default(&c.DrainTimeout, 30*time.Second)
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if c.Clock == nil {
-		c.Clock = clock.Precise()
-	}
+	config.Default(&c.Logger, slog.Default())
+	config.Default(&c.Clock, clock.Precise())
 	if c.KVBlocks == 0 && c.Profile.KVGeometry.Validate() == nil {
 		c.KVBlocks = c.Profile.Blocks()
 	}

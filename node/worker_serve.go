@@ -252,9 +252,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	if ev.AdapterRank = int(m.GetAdapterRank()); ev.Adapter != "" {
 		config.Default(&ev.AdapterRank, engine.DefaultRank)
 	}
-	if ev.Deadline == 0 {
-		ev.Deadline = defaultDeadline
-	}
+	config.Default(&ev.Deadline, defaultDeadline)
 	if err := w.checkLength(m); err != nil {
 		return ev, err
 	}

@@ -81,9 +81,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Clock == nil {
-		c.Clock = clock.Precise()
-	}
+	config.Default(&c.Clock, clock.Precise())
 	config.Default(&c.Select, Affinity)
 	config.Default(&c.SliceSize, 1<<20)
 	config.Default(&c.DefaultTimeout, 30*time.Second)
@@ -94,9 +92,7 @@ func (c *Config) setDefaults() {
 	config.Default(&c.IdleTimeout, time.Minute)
 	config.Default(&c.StallTimeout, 300*time.Millisecond)
 	config.Default(&c.ProbeInterval, 250*time.Millisecond)
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	config.Default(&c.Logger, slog.Default())
 }
 
 // Validate lists every fault by its field, as a [config.Invalid]. Zero fields are valid

@@ -98,10 +98,8 @@ func (g *peer) hasten(run []*Slice) bool {
 	if !slices.ContainsFunc(g.paths, func(p *path) bool { return p.inflight.Load() >= selection.Behind }) {
 		return false // most often
 	}
-	for _, s := range run {
-		if !s.batch.urgent() || s.batch != run[0].batch {
-			return false
-		}
+	if slices.ContainsFunc(run, func(s *Slice) bool { return !s.batch.urgent() || s.batch != run[0].batch }) {
+		return false
 	}
 	p := g.soonest(run[0])
 	if slices.ContainsFunc(run, func(s *Slice) bool { return s.rank(p) == selection.Unusable }) {

@@ -36,13 +36,5 @@ type Router interface {
 	Route(addr string) (r Reach, why string)
 }
 
-// order is how good a reach is; what leaves by another interface is not one.
-var order = map[Reach]int{OneSided: 0, Beside: 0, OnLink: 0, Routed: 1, Unknown: 1}
-
-// rankOf is the order of a reach, for selection.Pair.
-func rankOf(r Reach) int {
-	if o, ok := order[r]; ok {
-		return o
-	}
-	return -1
-}
+// order is how good a reach is, for selection.Pair; what leaves by another interface is not one.
+var order = [...]int{OneSided: 0, Beside: 0, OnLink: 0, Routed: 1, Unknown: 1, Elsewhere: -1, NoRoute: -1}

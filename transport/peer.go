@@ -195,22 +195,12 @@ func (g *peer) dispatch() {
 // not have to be avoided, or all if none is up; of rails that must not be used for the peer's memory only if there are no
 // others.
 func (g *peer) usable(s *Slice) []*path {
-	usable := make([]*path, 0, len(g.paths))
-	for _, p := range g.paths {
-		if s.rank(p) != selection.Unusable {
-			usable = append(usable, p)
-		}
-	}
+	usable := slices.DeleteFunc(slices.Clone(g.paths), func(p *path) bool { return s.rank(p) == selection.Unusable })
 	if len(usable) == 0 {
 		usable = slices.DeleteFunc(slices.Clone(g.paths), func(p *path) bool { return s.seg != nil && s.seg.ranks[p.rail] == selection.Unusable })
 	}
 	cs := g.candidates() // one look: what is avoided is so because another of these is up
-	up := make([]*path, 0, len(usable))
-	for _, p := range usable {
-		if cs[p.index].Up {
-			up = append(up, p)
-		}
-	}
+	up := slices.DeleteFunc(slices.Clone(usable), func(p *path) bool { return !cs[p.index].Up })
 	if len(up) == 0 {
 		return usable
 	}

@@ -29,7 +29,7 @@ func TestPair(t *testing.T) {
 		{"nobody reaches anybody", []string{"ne", "en"}, "[]"},
 	} {
 		kinds := map[byte]Reach{'o': OnLink, 'r': Routed, 'e': Elsewhere, 'n': NoRoute, '?': Unknown}
-		got := selection.Pair(len(c.reach), len(c.reach[0]), func(i, j int) int { return rankOf(kinds[c.reach[i][j]]) })
+		got := selection.Pair(len(c.reach), len(c.reach[0]), func(i, j int) int { return order[kinds[c.reach[i][j]]] })
 		if s := fmt.Sprint(got); s != c.want {
 			t.Errorf("%s: %s, want %s", c.name, s, c.want)
 		}

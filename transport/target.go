@@ -141,7 +141,7 @@ func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
 				}
 				reach, why := router.Route(r.Addr)
 				reaches[[2]int{i, j}] = reach
-				if _, usable := order[reach]; !usable {
+				if order[reach] < 0 {
 					bad++
 					whys = append(whys, fmt.Errorf("%s does not reach %s: %s", e.cfg.Rails[l].Name(), r.Addr, why))
 				}
@@ -150,7 +150,7 @@ func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
 				e.cfg.Logger.Warn("transport: rail is not used", "rail", e.cfg.Rails[l].Name(), "err", errors.Join(whys[len(whys)-bad:]...))
 			}
 		}
-		for _, m := range selection.Pair(len(local), len(remote), func(i, j int) int { return rankOf(reaches[[2]int{i, j}]) }) {
+		for _, m := range selection.Pair(len(local), len(remote), func(i, j int) int { return order[reaches[[2]int{i, j}]] }) {
 			l := local[m.Local]
 			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], order: reaches[[2]int{m.Local, m.Remote[0]}].standsBy(), stop: make(chan struct{})}
 			for _, j := range m.Remote {

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -77,12 +78,7 @@ func (e *Endpoint) Grow(ctx context.Context, n int, dial func(context.Context) (
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // add takes a connection, unless the endpoint is broken or has enough.

@@ -52,9 +52,7 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 		return fail(err)
 	}
 	process.Permit()
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	config.Default(&cfg.Logger, slog.Default())
 	r := &Rail{machine: fmt.Sprintf("%s/%d", process.Machine(), process.User())}
 	addr := "@kvferry/" + r.machine + "/" + rand.Text()
 	ln, err := net.Listen("unix", addr)

@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,12 +75,8 @@ func (s *Standing) before(o *Standing) bool {
 
 // NewAdmission admits nobody yet.
 func NewAdmission(cfg AdmissionConfig) *Admission {
-	if cfg.Max == 0 {
-		cfg.Max = DefaultConns
-	}
-	if cfg.PerPeer == 0 {
-		cfg.PerPeer = max(cfg.Max/4, 1)
-	}
+	cfg.Max = cmp.Or(cfg.Max, DefaultConns)
+	cfg.PerPeer = cmp.Or(cfg.PerPeer, max(cfg.Max/4, 1))
 	cfg.fit()
 	return &Admission{cfg: cfg, guests: make(map[Guest]string), peers: make(map[string]int)}
 }

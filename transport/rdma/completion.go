@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"kvferry/transport"
 )
@@ -142,12 +143,7 @@ func (ep *endpoint) stop(err error) {
 func (ep *endpoint) underWay() bool {
 	ep.eps.Lock()
 	defer ep.eps.Unlock()
-	for i := range ep.sends {
-		if q := &ep.sends[i]; max(q.head, q.flushed) != q.tail {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ep.sends, func(q sendQueue) bool { return max(q.head, q.flushed) != q.tail })
 }
 
 // flushed implements handler: requests of a pair end in order.

@@ -50,21 +50,11 @@ type Config struct {
 
 // setDefaults leaves Port, GIDIndex and Listen to what opens the device and knows its ports.
 func (c *Config) setDefaults() {
-	if c.Device == "" {
-		c.Device = strings.TrimPrefix(c.Name, "rdma/")
-	}
-	if c.QueuePairs == 0 {
-		c.QueuePairs = 1
-	}
-	if c.QueueDepth == 0 {
-		c.QueueDepth = 256
-	}
-	if c.Poll == 0 {
-		c.Poll = 20 * time.Microsecond
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	config.Default(&c.Device, strings.TrimPrefix(c.Name, "rdma/"))
+	config.Default(&c.QueuePairs, 1)
+	config.Default(&c.QueueDepth, 256)
+	config.Default(&c.Poll, 20*time.Microsecond)
+	config.Default(&c.Logger, slog.Default())
 }
 
 // Limits of a rail, which a greeting is held to as well: it may come from anybody, and memory

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -227,12 +228,7 @@ func (regs *regions) release(p *pin) error {
 	if last {
 		regs.version.Add(1)
 		p.mr = nil
-		for i, q := range regs.pins {
-			if q == p {
-				regs.pins = append(regs.pins[:i], regs.pins[i+1:]...)
-				break
-			}
-		}
+		regs.pins = slices.DeleteFunc(regs.pins, func(q *pin) bool { return q == p })
 	}
 	regs.mu.Unlock()
 	if last && mr != nil {
@@ -260,7 +256,7 @@ func (regs *regions) restore(dev device) error {
 	regs.pinning.Lock()
 	defer regs.pinning.Unlock()
 	regs.mu.RLock()
-	pins := append([]*pin(nil), regs.pins...)
+	pins := slices.Clone(regs.pins)
 	regs.mu.RUnlock()
 	for _, p := range pins {
 		mr, err := p.register(dev)

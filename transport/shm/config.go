@@ -24,9 +24,3 @@ func (c *Config) Validate() error {
 	}
 	return bad.Err("transport/shm.Config")
 }
-
-func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-}

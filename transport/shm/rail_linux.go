@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"kvferry/config"
 	"kvferry/transport"
 	"kvferry/transport/connection"
 	"kvferry/transport/descriptor"
@@ -63,7 +65,7 @@ func New(cfg Config) (*Rail, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.setDefaults()
+	config.Default(&cfg.Logger, slog.Default())
 	fail := func(err error) (*Rail, error) {
 		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
 	}

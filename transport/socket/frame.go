@@ -3,6 +3,7 @@ package socket
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
@@ -293,36 +294,21 @@ const (
 	codeMemory
 )
 
+// refusals has the error of each code that refuses a slice.
+var refusals = [...]error{
+	codeBadKey: transport.ErrBadKey, codeBounds: transport.ErrBounds, codeAccess: transport.ErrAccess,
+	codeDelivered: transport.ErrDelivered, codeBusy: transport.ErrBusy, codeMemory: transport.ErrMemory,
+}
+
 // err is what a slice ends with, or the connection for a code that is of no slice.
 func (c code) err() error {
-	switch c {
-	case codeBadKey:
-		return transport.ErrBadKey
-	case codeBounds:
-		return transport.ErrBounds
-	case codeAccess:
-		return transport.ErrAccess
-	case codeDelivered:
-		return transport.ErrDelivered
-	case codeBusy:
-		return transport.ErrBusy
-	case codeMemory:
-		return transport.ErrMemory
+	if int(c) < len(refusals) && refusals[c] != nil {
+		return refusals[c]
 	}
 	return fmt.Errorf("%w: the target refused a frame", transport.ErrProtocol)
 }
 
 // codeOf is the code of an error that refuses a slice.
 func codeOf(err error) code {
-	switch err {
-	case transport.ErrBounds:
-		return codeBounds
-	case transport.ErrAccess:
-		return codeAccess
-	case transport.ErrDelivered:
-		return codeDelivered
-	case transport.ErrBusy:
-		return codeBusy
-	}
-	return codeBadKey
+	return max(codeBadKey, code(max(slices.Index(refusals[:], err), 0)))
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -262,8 +263,7 @@ func slabMover(ini *transport.Engine, local *transport.Segment, tgt *transport.T
 // nothing, so the receiver's count is the end.
 func newBareMover(b *testing.B, size, batch int) (mover, func()) {
 	b.Helper()
-	cfg := Config{Name: "tcp/lo"}
-	cfg.setDefaults()
+	cfg := Config{Name: "tcp/lo", Logger: slog.Default()}
 	lc := net.ListenConfig{Control: cfg.control}
 	ln, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {

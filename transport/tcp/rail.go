@@ -58,12 +58,6 @@ type Config struct {
 // MostConns is the most that Config.Conns may be.
 const MostConns = bundle.Most
 
-func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-}
-
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
@@ -109,7 +103,7 @@ func New(cfg Config) (*Rail, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.setDefaults()
+	config.Default(&cfg.Logger, slog.Default())
 	r := &Rail{cfg: cfg, began: time.Now()}
 	lc := net.ListenConfig{Control: r.cfg.control}
 	lc.SetMultipathTCP(cfg.MPTCP) // Go's own default is yes, of listeners only

@@ -134,11 +134,7 @@ func gidInterfaces(t *tree, device string) []string {
 
 // lowest leaves out interfaces that are stacked on another of the list.
 func lowest(t *tree, names []string) []string {
-	var out []string
-	for _, name := range names {
-		if !slices.ContainsFunc(names, func(other string) bool { return t.has(netFolder, name, "lower_"+other) }) {
-			out = append(out, name)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return slices.ContainsFunc(names, func(other string) bool { return t.has(netFolder, name, "lower_"+other) })
+	})
 }

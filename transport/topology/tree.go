@@ -215,14 +215,7 @@ func compareNames(a, b string) int {
 }
 
 // digits is how many of them text begins with.
-func digits(text string) int {
-	for i, r := range text {
-		if r < '0' || r > '9' {
-			return i
-		}
-	}
-	return len(text)
-}
+func digits(text string) int { return len(text) - len(strings.TrimLeft(text, "0123456789")) }
 
 // withTree calls use on a folder, or on a capture that is unpacked for as long. A capture is
 // unpacked and not read from memory, since ghw reads files.
