@@ -53,7 +53,7 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 	}
 	process.Permit()
 	config.Default(&cfg.Logger, slog.Default())
-	r := &Rail{machine: fmt.Sprintf("%s/%d", process.Machine(), process.User())}
+	r := &Rail{machine: process.Machine()}
 	addr := "@kvferry/" + r.machine + "/" + rand.Text()
 	ln, err := net.Listen("unix", addr)
 	if err != nil {

@@ -47,9 +47,9 @@ func Name(c syscall.Conn) string {
 	return fmt.Sprintf("pid %d", cred.PID)
 }
 
-// User is this process's user, as the user namespace around its own knows it: processes of two such namespaces may
+// user is this process's user, as the user namespace around its own knows it: processes of two such namespaces may
 // both be user 0, and be strangers.
-func User() int {
+func user() int {
 	uid := os.Getuid()
 	ids, _ := os.ReadFile("/proc/self/uid_map")
 	for line := range strings.Lines(string(ids)) {
@@ -61,11 +61,11 @@ func User() int {
 	return uid
 }
 
-// Machine names this machine since it was started, and this network namespace in it: processes with
+// Machine names this machine since it was started, and in it this network namespace and this user: processes with
 // one name reach each other over Unix sockets that have no file.
 func Machine() string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	ns, _ := os.Readlink("/proc/self/ns/net") // net:[4026531840]
 	text := strings.TrimSpace(string(boot)) + strings.Trim(strings.TrimPrefix(ns, "net:"), "[]")
-	return strings.ReplaceAll(text, "-", "")
+	return fmt.Sprintf("%s/%d", strings.ReplaceAll(text, "-", ""), user())
 }

@@ -24,6 +24,3 @@ func ShortTurns() {}
 
 // Machine is not known here.
 func Machine() string { return "" }
-
-// User is not known here.
-func User() int { return 0 }

@@ -1,7 +1,6 @@
 package rails
 
 import (
-	"fmt"
 	"log/slog"
 	"testing"
 
@@ -11,7 +10,7 @@ import (
 // TestReach: rails of one process's kind reach each other, and those that go from memory to memory only within
 // their machine and user.
 func TestReach(t *testing.T) {
-	here := fmt.Sprintf(" of %s/%d", process.Machine(), process.User())
+	here := " of " + process.Machine()
 	for spec, want := range map[string]string{"127.0.0.1:0": "tcp", "cma": "cma" + here, "shm": "shm" + here} {
 		for range 2 {
 			r, err := Open(spec, Options{Logger: slog.New(slog.DiscardHandler)})

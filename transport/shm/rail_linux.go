@@ -74,7 +74,7 @@ func New(cfg Config) (*Rail, error) {
 	}
 	process.Permit()
 	r := &Rail{
-		cfg: cfg, machine: fmt.Sprintf("%s/%d", process.Machine(), process.User()), probe: new([16]byte),
+		cfg: cfg, machine: process.Machine(), probe: new([16]byte),
 		guests:    connection.NewAdmission(connection.AdmissionConfig{Rail: cfg.Name, Fixed: true, Logger: cfg.Logger}),
 		abandoned: make(chan struct{}), patience: closeWithin,
 		regions: make(map[transport.Key]*region),

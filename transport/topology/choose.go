@@ -179,12 +179,7 @@ func (m *Machine) nearestOfNode(location string, all []candidate) map[*NIC]bool 
 // node if there are any: hops are no measure across sockets, where the link between them
 // costs more than any bridge. Of NICs without a PCI path all count.
 func (m *Machine) nearestOfGPU(g *GPU, all []candidate) map[*NIC]bool {
-	var local []candidate
-	for _, c := range all {
-		if r := m.reason(g.Location, c.nic); r.Nearness <= SameNode {
-			local = append(local, c)
-		}
-	}
+	local := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return m.reason(g.Location, c.nic).Nearness > SameNode })
 	if len(local) == 0 {
 		local = all
 	}

@@ -164,14 +164,12 @@ func discover(t *tree) *Machine {
 // nic is the NIC with this interface or RDMA device, nil if there is none.
 func (m *Machine) nic(name string) *NIC {
 	for i := range m.NICs {
-		if m.NICs[i].hasName(name) {
+		if slices.Contains(m.NICs[i].names(), name) {
 			return &m.NICs[i]
 		}
 	}
 	return nil
 }
-
-func (n *NIC) hasName(name string) bool { return slices.Contains(n.names(), name) }
 
 // names are all that the NIC is called: its RDMA devices, then its interface.
 func (n *NIC) names() []string {

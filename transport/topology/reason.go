@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -147,13 +148,7 @@ func (m *Machine) distance(from, to int) int {
 // farther orders reasons by nearness, then distance, then hops; hops matter between PCI
 // devices of one node.
 func (r Reason) farther(than Reason) bool {
-	if r.Nearness != than.Nearness {
-		return r.Nearness > than.Nearness
-	}
-	if r.Distance != than.Distance {
-		return r.Distance > than.Distance
-	}
-	return r.Hops > than.Hops
+	return cmp.Or(cmp.Compare(r.Nearness, than.Nearness), cmp.Compare(r.Distance, than.Distance), cmp.Compare(r.Hops, than.Hops)) > 0
 }
 
 func (m *Machine) gpu(location string) *GPU {
