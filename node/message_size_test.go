@@ -34,7 +34,7 @@ func longestSubmit(modelLen, blockTokens int) *proto.Submit {
 		s.Kv.Segment.Rails = append(s.Kv.Segment.Rails, &proto.RailAddr{Rail: strings.Repeat("r", 64), Addr: strings.Repeat("a", 512), Key: math.MaxUint64, Rank: -1})
 	}
 	for range modelLen/blockTokens + 1 {
-		s.Kv.Blocks = append(s.Kv.Blocks, &proto.Block{Index: most, Id: most, Generation: most})
+		s.Kv.Blocks = append(s.Kv.Blocks, &proto.Block{Index: most, Id: most, Generation: most, Digest: math.MaxUint64, HiddenDigest: math.MaxUint64})
 	}
 	return s
 }

@@ -24,9 +24,9 @@ const (
 	// takes from its nodes. A prompt of that length is 4 MiB.
 	MaxModelLen = 1 << 20
 
-	// blockSize is the most that a Block takes: three numbers of five bytes with a tag
-	// each, and the tag and length of all.
-	blockSize = 3*6 + 2
+	// blockSize is the most that a Block takes: three numbers of five bytes with a tag each, two
+	// digests of eight with a tag of two, and the tag and length of all.
+	blockSize = 3*6 + 2*10 + 2
 )
 
 // SubmitSize bounds a message with one request's prompt or block table, in bytes: a Submit
