@@ -70,16 +70,6 @@ func (s *Slab) Blocks() int { return s.blocks }
 // Bytes is the whole slab, for registration.
 func (s *Slab) Bytes() []byte { return s.mem }
 
-// BlockOffset, LayerOffset and HiddenOffset are those of the slab's Geometry:
-// offsets from the start of Bytes.
-func (s *Slab) BlockOffset(id BlockID) int64 { return s.geometry.BlockOffset(id) }
-
-// LayerOffset: see BlockOffset.
-func (s *Slab) LayerOffset(id BlockID, layer int) int64 { return s.geometry.LayerOffset(id, layer) }
-
-// HiddenOffset: see BlockOffset.
-func (s *Slab) HiddenOffset(id BlockID) int64 { return s.geometry.HiddenOffset(id) }
-
 // Layer is one layer of a block, K then V, LayerBytes long. It panics if there
 // is no such block or layer, and so do K, V and Hidden: numbers from outside are
 // compared with Blocks and Layers before they come here.

@@ -39,7 +39,7 @@ func TestSlabFollowsPool(t *testing.T) {
 			t.Fatal("512 blocks are not enough for 13 times 9")
 		}
 		for _, r := range refs {
-			for at := s.BlockOffset(r.ID); at < s.BlockOffset(r.ID+1); at += 4 << 10 {
+			for at := s.Geometry().BlockOffset(r.ID); at < s.Geometry().BlockOffset(r.ID+1); at += 4 << 10 {
 				s.Bytes()[at] = 1
 			}
 		}

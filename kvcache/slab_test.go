@@ -46,7 +46,7 @@ func TestSlabRanges(t *testing.T) {
 			for l := range g.Layers {
 				mark(s.K(id, l), value)
 				mark(s.V(id, l), value+1)
-				at := s.LayerOffset(id, l)
+				at := s.Geometry().LayerOffset(id, l)
 				want := append(bytes.Repeat([]byte{value}, g.planeBytes()), bytes.Repeat([]byte{value + 1}, g.planeBytes())...)
 				if !bytes.Equal(s.Bytes()[at:at+int64(g.LayerBytes())], want) || !bytes.Equal(s.Layer(id, l), want) {
 					t.Fatalf("block %d layer %d is not at its offset", id, l)
@@ -54,7 +54,7 @@ func TestSlabRanges(t *testing.T) {
 				value += 2
 			}
 			mark(s.Hidden(id), value)
-			if at := s.HiddenOffset(id); s.Bytes()[at] != value || s.Bytes()[s.BlockOffset(id)+int64(g.SlotBytes())-1] != value {
+			if at := s.Geometry().HiddenOffset(id); s.Bytes()[at] != value || s.Bytes()[s.Geometry().BlockOffset(id)+int64(g.SlotBytes())-1] != value {
 				t.Fatalf("hidden states of block %d are not at their offset", id)
 			}
 			value++

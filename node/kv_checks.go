@@ -26,17 +26,12 @@ func parseKVChecks(list string) (k kvChecks, err error) {
 	if list == "none" {
 		return k, nil
 	}
+	whens := map[string]*bool{"landing": &k.landing, "hit": &k.Hit, "first": &k.First, "last": &k.Last}
 	for name := range strings.SplitSeq(list, ",") {
 		every, isEvery := strings.CutPrefix(name, "every=")
-		switch {
-		case name == "landing":
-			k.landing = true
-		case name == "hit":
-			k.Hit = true
-		case name == "first":
-			k.First = true
-		case name == "last":
-			k.Last = true
+		switch when := whens[name]; {
+		case when != nil:
+			*when = true
 		case isEvery:
 			if k.Every, err = strconv.Atoi(every); err != nil || k.Every < 1 {
 				return k, fmt.Errorf("%q: use a number of tokens of 1 or more: every=64", name)

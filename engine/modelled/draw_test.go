@@ -133,7 +133,7 @@ func TestEveryByteCounts(t *testing.T) {
 		for _, n := range []int{n, n - 1} {
 			right := d.m.draw(w.Seq, n)
 			for _, ref := range w.Seq.Table.Refs() {
-				block := d.slab.Bytes()[d.slab.BlockOffset(ref.ID):][:g.SlotBytes()]
+				block := d.slab.Bytes()[g.BlockOffset(ref.ID):][:g.SlotBytes()]
 				index := slices.Index(w.Seq.Table.Refs(), ref)
 				for i := range block {
 					token := index*g.BlockTokens + i%plane/row
