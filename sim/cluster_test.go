@@ -265,11 +265,6 @@ func TestNodes(t *testing.T) {
 	if _, err := Run(context.Background(), Config{Profile: bad, Nondisagg: 1}, twice()); err == nil || !strings.Contains(err.Error(), "MaxNumSeqs: 0: ") {
 		t.Errorf("a profile that no scheduler takes: %v", err)
 	}
-	bad = a10(t)
-	bad.KVGeometry.Layers = 1000
-	if _, err := Run(context.Background(), Config{Profile: bad, Nondisagg: 1}, twice()); err == nil || !strings.Contains(err.Error(), "kv_geometry.layers is 1000") {
-		t.Errorf("a profile that no connector takes: %v", err)
-	}
 }
 
 // TestPrefixHashes: equal beginnings have equal hashes, block for block, and
