@@ -37,12 +37,11 @@ func TestNewFails(t *testing.T) {
 		}
 	}
 	for want, spoil := range map[string]func(*Config){
-		"KVLocation":              func(c *Config) { c.KVLocation = "cpu:1000" },
-		"GRPCAddr":                func(c *Config) { c.GRPCAddr = taken },
-		taken:                     func(c *Config) { c.Rails = []string{rail, taken} },
-		"max_num_batched_tokens":  func(c *Config) { c.Profile.MaxBatchedTokens = c.Profile.MaxModelLen - 1 },
-		"kv_geometry.layers is 1": func(c *Config) { c.Profile.KVGeometry.Layers = 1000 },
-		"ID: none given":          func(c *Config) { c.ID = "" },
+		"KVLocation":             func(c *Config) { c.KVLocation = "cpu:1000" },
+		"GRPCAddr":               func(c *Config) { c.GRPCAddr = taken },
+		taken:                    func(c *Config) { c.Rails = []string{rail, taken} },
+		"max_num_batched_tokens": func(c *Config) { c.Profile.MaxBatchedTokens = c.Profile.MaxModelLen - 1 },
+		"ID: none given":         func(c *Config) { c.ID = "" },
 		"no more huge pages": func(c *Config) {
 			c.Allocate = func(int) ([]byte, func() error, error) { return nil, nil, errors.New("no more huge pages") }
 		},
