@@ -41,9 +41,9 @@ func TestRuns(t *testing.T) {
 		}
 	}
 	part := Part{Layer: 1}
-	n := Notice{Transfer: 1<<40 + 7, Layer: 1, Value: 9, Digests: digests(slab, part, sent, 0, tokens, maxSums)}
+	n := Notice{Transfer: 1<<40 + 7, Layer: 1000, Value: 9, Digests: digests(slab, part, sent, 0, tokens, maxSums)}
 	got, ok := decodeNotice(n.Encode())
-	if !ok || got.Transfer != n.Transfer || got.Layer != 1 || got.Value != 9 || got.Digests.Run != 4 || got.Digests.Tokens != tokens || !slices.Equal(got.Digests.Sums, n.Digests.Sums) {
+	if !ok || got.Transfer != n.Transfer || got.Layer != 1000 || got.Value != 9 || got.Digests.Run != 4 || got.Digests.Tokens != tokens || !slices.Equal(got.Digests.Sums, n.Digests.Sums) {
 		t.Fatalf("%+v, want %+v", got, n)
 	}
 	check := Check{Blocks: landed, Part: part, Want: got.Digests}
