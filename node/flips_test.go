@@ -29,7 +29,7 @@ import (
 )
 
 var (
-	flips     = flag.Int("flips", 3, "requests of each of TestFlips's cells")
+	flips     = flag.Int("flips", 1, "requests of each of TestFlips's cells")
 	flipsRail = flag.String("flips-rail", "", "a rail for TestFlips that not every machine has, like rdma/rxe0")
 )
 

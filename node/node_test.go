@@ -185,8 +185,12 @@ func (s *nodes) end() {
 		n.end(s.t)
 		w := n.daemon.w            // its goroutines have ended
 		left := n.daemon.kv.Left() // when it was closed
+		used := w.pool.Used()
+		if w.core.Computing() { // a step of requests that have failed: its end gives their blocks back
+			used = 0
+		}
 		for what, left := range map[string]int{
-			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "grants": left.Grants, "transfers": left.Transfers, "peers with moves": left.Peers,
+			"blocks": used, "requests": w.core.Requests(), "live requests": len(w.live), "grants": left.Grants, "transfers": left.Transfers, "peers with moves": left.Peers,
 			"sequences that the executor was told of": admitted(w.exec), "askers": len(w.peer.askers), "sessions": len(w.sessions), "producers": len(w.peer.out),
 		} {
 			if left != 0 {
