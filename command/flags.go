@@ -199,7 +199,7 @@ func wanted(kind string, cause error) error {
 	case "duration":
 		return errors.New("write a time with its unit, like 500ms, 2s or 1m30s")
 	case "bool":
-		return errors.New("write --NAME alone for yes, or --NAME=false")
+		return errors.New("write the flag alone for yes, or =false behind it")
 	}
 	return cause
 }

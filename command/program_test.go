@@ -64,7 +64,7 @@ func TestUsage(t *testing.T) {
 		"run --timeout 0s":                  "--timeout: 0s: use more than 0, or leave it out for 1s",
 		"run --timeout 99999999999h":        `--timeout: "99999999999h": write a time`,
 		"run --warmup -1s":                  "--warmup: -1s: use 0 or more",
-		"run --check=maybe":                 `--check: "maybe": write --NAME alone for yes`,
+		"run --check=maybe":                 `--check: "maybe": write the flag alone for yes`,
 		"run --pause 1s":                    "--pause: it is for --check: give both, or leave it out",
 		"run --out=":                        "--out: none given: give it a value, or leave it out",
 		"run --fault a --fault=":            "--fault: none given",

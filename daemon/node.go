@@ -52,7 +52,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
 	TierFlags(fs, &f.cfg.Tiers)
 	fs.BoolVar(&f.cfg.TokensFromKV, "tokens-from-kv", false, "draw each token from all KV bytes of its sequence, so that a wrong byte gives wrong tokens: each step reads all of them; for all nodes of a cluster or none")
-	fs.StringVar(&f.cfg.KVChecks, "kv-checks", node.DefaultKVChecks, "when KV blocks are compared with their digests: landing (from another node), hit (the prefix cache had them), first (before a decode node's first token leaves), last (before its last token), every=N (each N of its tokens), with commas; or none, on all nodes or on none of them")
+	fs.StringVar(&f.cfg.KVChecks, "kv-checks", node.DefaultKVChecks, "when KV blocks are compared with their digests: landing (from another node) and, behind commas, hit (the prefix cache had them), first (before a decode node's first token leaves), last (before its last token), every=N (each N of its tokens); or none, on all nodes or on none of them")
 	fs.IntVar(&f.cfg.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
 	// 512 MiB are 8 prompts of the shipped profile's longest row, 66 MB each.
 	fs.IntVar(&f.warmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")

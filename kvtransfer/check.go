@@ -1,7 +1,6 @@
 package kvtransfer
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -79,7 +78,7 @@ type Checked struct {
 	Blocks int   // compared
 	Bad    int   // runs of blocks with one digest count once
 	From   int   // index of the first bad one
-	Err    error // what was wrong with the bad ones, joined; or why nothing was compared
+	Err    error // what was wrong with that one; or why nothing was compared
 }
 
 // Check runs a check in the background, and calls done on its goroutine; or at once, with
@@ -106,10 +105,9 @@ func (c *Check) run(slab *kvcache.Slab) (out Checked) {
 	from, to := c.Part.sealed(slab.Geometry())
 	bad := func(index int, err error) {
 		if out.Bad == 0 {
-			out.From = index
+			out.From, out.Err = index, err
 		}
 		out.Bad++
-		out.Err = errors.Join(out.Err, err)
 	}
 	for at := 0; at < len(c.Blocks); {
 		index, n := c.First+at, 1

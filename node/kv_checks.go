@@ -37,8 +37,11 @@ func parseKVChecks(list string) (k kvChecks, err error) {
 				return k, fmt.Errorf("%q: use a number of tokens of 1 or more: every=64", name)
 			}
 		default:
-			return k, fmt.Errorf("%q: use landing, hit, first, last, every=N, several with commas, or none", name)
+			return k, fmt.Errorf("%q: use landing and, behind commas, hit, first, last and every=N; or none alone", name)
 		}
+	}
+	if !k.landing {
+		return k, fmt.Errorf("%q: add landing: what the others compare blocks with is recorded when they land", list)
 	}
 	return k, nil
 }

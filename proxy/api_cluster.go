@@ -25,7 +25,7 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	info := serverinfo.Proxy{
 		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement, Conditional: p.cfg.ConditionalDisaggregation,
 		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
-		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []serverinfo.Node{}, ServedNames: []string{}, EOS: p.cfg.EOS.String(),
+		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, KVGeometry: c.KVGeometry, Nodes: []serverinfo.Node{}, ServedNames: []string{}, EOS: p.cfg.EOS.String(),
 	}
 	if m := p.model(c); m.Name != "" {
 		info.ServedNames = slices.Concat([]string{m.Name}, m.Aliases, m.Adapters)

@@ -92,7 +92,7 @@ func TestServerInfo(t *testing.T) {
 	c.poll("the load", func() bool { return len(c.proxy.Nodes()[1].Adapters) == 2 })
 	_, body := c.get("/server_info")
 	want = fmt.Sprintf(`{"model_path":"test-model","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
-		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","served_names":["test-model"],"eos":"none","serving":"disagg","compute":"modelled","nodes":[`+
+		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","kv_geometry":"as the others","served_names":["test-model"],"eos":"none","serving":"disagg","compute":"modelled","nodes":[`+
 		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"scheduler":"","max_loras":0,"adapters":[],"version":""},`+
 		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"scheduler":"sglang","max_loras":2,"adapters":["sql","chat"],"version":"v1"}]}}`+"\n",
 		version.String(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)

@@ -24,8 +24,8 @@ func program() command.Program {
 		Use:   "decode --id NAME",
 		Short: "Run a decode node, or one that serves alone",
 		Long: `decode registers with the proxy and generates tokens on the modelled GPU of
---profile, from KV that a prefill node computed. Every block is compared with
-what the tokens say it must be before the first step that uses it.
+--profile, from KV that a prefill node computed. Blocks are
+compared with the digests that were made where they were computed (--kv-checks).
 
 With --nondisagg it computes prompts too, and serves requests alone: what
 disaggregation is measured against.

@@ -16,7 +16,7 @@ func TestRefused(t *testing.T) {
 		{"--id d --scheduler vllm-v1 --max-num-batched-tokens 100", "--max-num-batched-tokens: 100: use max_num_seqs (256) or more"},
 		{"--id d --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
 		{"--id d --nondisagg --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
-		{"--id d --nondisagg=perhaps", `--nondisagg: "perhaps": write --NAME alone for yes`},
+		{"--id d --nondisagg=perhaps", `--nondisagg: "perhaps": write the flag alone for yes`},
 		{"--id d --rail 127.0.0.1:0 --rail eth0", `--rail: "eth0": neither an address nor a NIC`},
 		{"--id d --rail cma?conns=4", `--rail: "cma?conns=4": a cma rail has no NIC and no options`},
 		{"--id d --link rate=1.29", "--link: "},

@@ -67,7 +67,7 @@ func (r Rules) Fits(info *proto.NodeInfo, others []*proto.NodeInfo) error {
 	case info.BlockTokens != c.BlockTokens:
 		return fmt.Errorf("node.block_tokens: %s has %d, the cluster %d: all nodes need the same", info.Id, info.BlockTokens, c.BlockTokens)
 	case info.KvGeometry != c.KVGeometry:
-		return fmt.Errorf("node.kv_geometry: %s has %q, the cluster %q: its KV could not be used: start all nodes with the same --profile and --tokens-from-kv", info.Id, info.KvGeometry, c.KVGeometry)
+		return fmt.Errorf("node.kv_geometry: %s has %q, the cluster %q: start all nodes with the same --profile and --tokens-from-kv, and with --kv-checks none or none of them", info.Id, info.KvGeometry, c.KVGeometry)
 	case info.Vocab != c.Vocab:
 		return fmt.Errorf("node.vocab: %s has %d token ids, the cluster %d: start all nodes with the same --profile", info.Id, info.Vocab, c.Vocab)
 	case !r.MixedProfiles && !c.SameProfile(info):

@@ -30,10 +30,11 @@ type Proxy struct {
 	// do, these are all names, and no fingerprint.
 	Profile            string   `json:"profile"`
 	ProfileFingerprint string   `json:"profile_fingerprint"`
-	ServedNames        []string `json:"served_names"` // that clients ask for: the model's, then the adapters'
-	EOS                string   `json:"eos"`          // where answers end that do not ignore it; see --eos
-	Serving            string   `json:"serving"`      // disagg or nondisagg; empty if a request would not be served now
-	Compute            string   `json:"compute"`      // modelled by nodes, measured of engines
+	KVGeometry         string   `json:"kv_geometry,omitempty"` // and if tokens are drawn from KV, or KV has no digests
+	ServedNames        []string `json:"served_names"`          // that clients ask for: the model's, then the adapters'
+	EOS                string   `json:"eos"`                   // where answers end that do not ignore it; see --eos
+	Serving            string   `json:"serving"`               // disagg or nondisagg; empty if a request would not be served now
+	Compute            string   `json:"compute"`               // modelled by nodes, measured of engines
 	Nodes              []Node   `json:"nodes"`
 }
 

@@ -330,7 +330,7 @@ func (e *engineError) Error() string { return fmt.Sprintf("it says %.200s", e.ev
 var (
 	errNoDone     = errors.New("its stream ended without [DONE]")
 	errUnfinished = errors.New("its answer has no finish_reason")
-	errEndless    = fmt.Errorf("an event of more than %d bytes", maxAnswer)
+	errEndless    = fmt.Errorf("an event of more than %d bytes", maxEvent)
 )
 
 // stream sends an engine's events on as they come, all that are there in one write. The last one,
@@ -368,7 +368,7 @@ func (e *Engines) stream(r *Request, v *visit, answer *http.Response, token func
 			return fmt.Errorf("%w: %w", ErrGone, gone)
 		}
 		switch {
-		case len(held) > maxAnswer:
+		case len(held) > maxEvent:
 			return errEndless
 		case err != nil && r.events.done != nil:
 			return nil // it has said all

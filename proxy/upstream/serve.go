@@ -20,7 +20,8 @@ import (
 
 // Bounds on what an engine says: bytes, unless they say otherwise.
 const (
-	maxAnswer     = 64 << 20 // of an answer that does not stream, or an event
+	maxAnswer     = 64 << 20 // of an answer that does not stream
+	maxEvent      = 4 << 20
 	maxPage       = 16 << 20 // of what it is asked about itself
 	maxParams     = 1 << 20  // of kv_transfer_params
 	maxErrorText  = 64 << 10
