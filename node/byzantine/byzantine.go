@@ -562,7 +562,7 @@ func wrong(r *rand.Rand, m *proto.FromNode) {
 		case 2:
 			g.Tokens = tokenBytes(Vocab + r.Uint32()>>1)
 		case 3:
-			g.Tokens = append(g.Tokens, make([]byte, 4<<r.IntN(12))...)
+			g.Tokens = append(g.Tokens, make([]byte, 4<<(10+r.IntN(8)))...) // more than any answer has
 		case 4:
 			g.Tokens = nil
 		case 5:
