@@ -152,6 +152,15 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 	if n, ok := s.fields["max_tokens"].(float64); ok {
 		tokens = int(n)
 	}
+	choices := 1
+	if prompts, ok := s.fields["prompt"].([]any); ok {
+		if _, ids := prompts[0].(float64); !ids {
+			choices = len(prompts)
+		}
+	}
+	if n, ok := s.fields["n"].(float64); ok {
+		choices *= int(n)
+	}
 	answer := ""
 	write := func(text string) {
 		answer += text
@@ -175,8 +184,12 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 	usage := fmt.Sprintf(`{"prompt_tokens": 5, "total_tokens": %d, "completion_tokens": %d, "prompt_tokens_details": {"cached_tokens": %d}}`, 5+tokens, tokens, f.cached)
 	if s.fields["stream"] != true {
 		w.Header().Set("Content-Type", "application/json")
-		write(fmt.Sprintf(`{"id": %q, "object": "text_completion", "model": "org/real", "choices": [{"index": 0, "text": " whole", "finish_reason": "length"}], "usage": %s%s%s}`,
-			id, usage, params, f.says))
+		var all []string
+		for i := range choices {
+			all = append(all, fmt.Sprintf(`{"index": %d, "text": " whole", "finish_reason": "length"}`, i))
+		}
+		write(fmt.Sprintf(`{"id": %q, "object": "text_completion", "model": "org/real", "choices": [%s], "usage": %s%s%s}`,
+			id, strings.Join(all, ", "), usage, params, f.says))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -202,7 +215,9 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 		if i == tokens-1 {
 			finish = `"length"`
 		}
-		write(fmt.Sprintf("data: {\"id\":%q,\"choices\":[{\"index\":0,\"text\":\" t%d\",\"logprobs\":null,\"finish_reason\":%s}],\"usage\":null}\n\n", id, i, finish))
+		for index := range choices {
+			write(fmt.Sprintf("data: {\"id\":%q,\"choices\":[{\"index\":%d,\"text\":\" t%d\",\"logprobs\":null,\"finish_reason\":%s}],\"usage\":null}\n\n", id, index, i, finish))
+		}
 		switch {
 		case i > 0:
 		case fault == "die":

@@ -10,7 +10,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -52,9 +51,6 @@ type said struct {
 var (
 	errAborted = errors.New("it gave the request up (finish_reason abort or error)")
 	errForeign = errors.New("it answers another request")
-
-	// wrongParams matches numbers in kv_transfer_params that are negative or too large for their field.
-	wrongParams = regexp.MustCompile(`"(remote_port|tp_size)":\s*(-|\d{6}|6[6-9]\d{3}|[7-9]\d{4})|"(remote_num_tokens|remote_block_ids)":[\[\]\d\s,]*(-|\d{11})`)
 )
 
 // foreign reports whether an id has this proxy's mark, as vLLM's have, and is of another request.
@@ -91,27 +87,37 @@ func (e *Engines) read(r *Request, v *visit, text []byte) (*said, error) {
 		switch {
 		case given(content) && content[0] != '"':
 			return nil, fmt.Errorf("content is %.20s in place of a text", content)
-		case r.single && (c.Index > 0 || has && v.finished):
-			return nil, fmt.Errorf("a token of choice %d, finished %v, of a request for one", c.Index, v.finished)
+		case c.Index >= r.choices || has && v.finished[c.Index]:
+			return nil, fmt.Errorf("a token of choice %d of %d, finished %v", c.Index, r.choices, v.finished[c.Index])
 		case c.Finish == "abort" || c.Finish == "error":
 			return nil, errAborted
 		case has:
 			v.texts++
 		}
-		v.finished = v.finished || c.Finish != ""
+		if c.Finish != "" {
+			if v.finished == nil {
+				v.finished = make(map[uint32]bool)
+			}
+			v.finished[c.Index] = true
+		}
+	}
+	if len(s.Choices) > int(r.choices) {
+		return nil, fmt.Errorf("%d choices in place of %d", len(s.Choices), r.choices)
 	}
 	return s, r.count(v, s)
 }
 
-// count checks the counts of an answer that is one choice, as far as they are known.
+// count checks the counts of an answer, as far as they are known.
 func (r *Request) count(v *visit, s *said) error {
 	prompt, most, texts := cmp.Or(v.most, maxTokens), cmp.Or(r.asked.Choices[0].MaxTokens, maxTokens), v.texts
-	if r.kind == openai.Chat {
-		texts = 0 // an engine may have parted a token's text
+	if r.kind == openai.Chat || !r.single {
+		texts = 0 // an engine may have parted a token's text, and an echo is no token
+	}
+	if !r.single { // all that it may have drawn, best_of too
+		prompt, most = maxSaid, maxSaid
 	}
 	u := s.Usage
 	switch {
-	case !r.single:
 	case texts > most:
 		return fmt.Errorf("%d tokens in place of %d", texts, most)
 	case u != nil && (u.Prompt > prompt || u.Completion > most || r.asked.Stream && u.Completion < texts || u.Details != nil && u.Details.Cached > u.Prompt):
@@ -123,12 +129,18 @@ func (r *Request) count(v *visit, s *said) error {
 // checkParams checks what a prefill engine offers another.
 func (e *Engines) checkParams(r *Request, params json.RawMessage) error {
 	var p struct {
-		Request string `json:"remote_request_id"`
+		Request string          `json:"remote_request_id"`
+		Port    uint16          `json:"remote_port"`
+		Ranks   *uint16         `json:"tp_size"`
+		Tokens  uint32          `json:"remote_num_tokens"`
+		Blocks  json.RawMessage `json:"remote_block_ids"`
 	}
 	if err := json.Unmarshal(params, &p); given(params) && err != nil {
 		return fmt.Errorf("kv_transfer_params: %w", err)
-	} else if wrong := wrongParams.Find(params); wrong != nil || len(params) > maxParams {
-		return fmt.Errorf("kv_transfer_params: %d bytes, with %.99s", len(params), wrong)
+	} else if n := len(params); n > maxParams || p.Ranks != nil && *p.Ranks == 0 {
+		return fmt.Errorf("kv_transfer_params: %d bytes, %.99s", n, params)
+	} else if given(p.Blocks) && json.Unmarshal(p.Blocks, new([]uint32)) != nil && json.Unmarshal(p.Blocks, new([][]uint32)) != nil {
+		return fmt.Errorf("kv_transfer_params: remote_block_ids is %.99s", p.Blocks)
 	} else if e.foreign(r, p.Request) {
 		return fmt.Errorf("%w: kv_transfer_params of %.200s", errForeign, p.Request)
 	}
@@ -302,7 +314,7 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 		err = e.stream(r, v, answer, token)
 	} else if r.answer, err = whole(answer.Body, maxAnswer, r.More); err == nil {
 		var s *said
-		if s, err = e.read(r, v, r.answer); err == nil && !v.finished {
+		if s, err = e.read(r, v, r.answer); err == nil && !r.finished(v) {
 			err = errUnfinished
 		}
 		if err == nil {
@@ -393,20 +405,34 @@ func eventEnd(b []byte, from int) (at, length int) {
 	return at, length
 }
 
+// finished reports whether all choices have a finish_reason.
+func (r *Request) finished(v *visit) bool { return len(v.finished) == int(r.choices) }
+
 // event takes one event, with its end.
 func (e *Engines) event(r *Request, v *visit, event []byte, token func() error) error {
-	data := event
-	for bytes.HasPrefix(data, []byte("event:")) || bytes.HasPrefix(data, []byte("id:")) || bytes.HasPrefix(data, []byte("retry:")) {
-		_, data, _ = bytes.Cut(data, []byte("\n"))
+	var data []byte
+	has, comment := false, false
+	for line := range bytes.Lines(event) {
+		line = bytes.TrimRight(line, "\r\n")
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch text := string(name); {
+		case bytes.IndexByte(line, '\r') >= 0 || text == "data" && has: // clients would see other lines
+			return fmt.Errorf("%.40q in place of an event of one line", event)
+		case text == "data":
+			data, has = bytes.TrimSpace(value), true
+		case len(line) == 0 || text == "event" || text == "id" || text == "retry":
+		case text == "":
+			comment = true
+		default:
+			return fmt.Errorf("%.40q in place of an event", event)
+		}
 	}
-	data, has := bytes.CutPrefix(data, []byte("data:"))
-	data = bytes.TrimSpace(data)
 	switch {
-	case event[0] == ':' && !r.Begun:
-		return nil // a comment, with nothing to come before it
-	case !has && event[0] != ':':
+	case !has && comment && !r.Begun:
+		return nil // with nothing to come before it
+	case !has && !comment:
 		return fmt.Errorf("%.40q in place of an event", event)
-	case string(data) == "[DONE]" && !v.finished:
+	case string(data) == "[DONE]" && !r.finished(v):
 		return errUnfinished
 	case string(data) == "[DONE]":
 		r.events.done = bytes.Clone(event)

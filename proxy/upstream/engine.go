@@ -327,6 +327,13 @@ func (v *visit) word(now time.Duration) {
 	}
 }
 
+// failed holds a failure against an engine, or a pair of them. The caller holds mu.
+func (e *Engines) failed(now time.Duration, s health.Subject, err error) {
+	if rest := e.quarantine.Failed(now, s); rest > 0 {
+		e.cfg.Logger.Warn("quarantined", "engine", s.Node, "peer", s.Peer, "for", rest, "err", err)
+	}
+}
+
 // A visit is a request at an engine, from place to leave.
 type visit struct {
 	*engine
@@ -336,7 +343,7 @@ type visit struct {
 	since    atomic.Int64            // when the engine began to owe progress; math.MaxInt64: it does not say
 	answer   string                  // its id of it
 	texts    uint32                  // events of it that have one
-	finished bool                    // it has a finish_reason
+	finished map[uint32]bool         // its choices that have a finish_reason
 	stall    context.CancelCauseFunc // guarded by Engines.mu, as the next
 	held     bool                    // its prefill engine has not answered yet: it owes nothing
 	tokens   int
@@ -381,9 +388,7 @@ func (e *Engines) leave(v *visit, outcome *failure, well bool) {
 			}
 		case outcome == nil || i == 2 && e.quarantine.Resting(now, of[0]):
 		default:
-			if rest := e.quarantine.Failed(now, s); rest > 0 {
-				e.cfg.Logger.Warn("quarantined", "engine", s.Node, "peer", s.Peer, "for", rest, "err", outcome)
-			}
+			e.failed(now, s, outcome)
 		}
 	}
 	e.mu.Unlock()

@@ -23,24 +23,27 @@ type Request struct {
 	More    func(bytes int64) bool // takes memory for an answer, and reports whether there is
 	Result
 
-	path   string
-	header http.Header // what engines get of the client's
-	kind   openai.Kind
-	asked  openai.Request
-	body   []byte                     // as it came
-	fields map[string]json.RawMessage // of it, but for those that are this proxy's own
-	own    bool                       // it had such
-	single bool                       // one answer to one prompt, about which nothing is asked: what kv_transfer_params are for
-	size   int                        // words of the prompt: its ids, or its text, four bytes a word
-	prefix []kvcache.Hash             // of these, for placement
+	path    string
+	header  http.Header // what engines get of the client's
+	kind    openai.Kind
+	asked   openai.Request
+	body    []byte                     // as it came
+	fields  map[string]json.RawMessage // of it, but for those that are this proxy's own
+	own     bool                       // it had such
+	single  bool                       // one answer to one prompt, about which nothing is asked: what kv_transfer_params are for
+	choices uint32                     // answers to all its prompts
+	size    int                        // words of the prompt: its ids, or its text, four bytes a word
+	prefix  []kvcache.Hash             // of these, for placement
 
-	name     string           // that engines know it by; another one each time that its prompt is computed
-	free     int              // placements that were no retries: the engine was not reached
-	avoid    map[*engine]bool // have failed it; chosen only if no other is there
-	computed bool             // a prefill engine has the prompt's KV, and nobody has taken it
-	params   json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
-	offered  time.Duration    // when it answered with them
-	with     string           // the prefill engine whose KV the decode engine is to take; empty: none
+	name      string           // that engines know it by; another one each time that its prompt is computed
+	free      int              // placements that were no retries: the engine was not reached
+	avoid     map[*engine]bool // have failed it; chosen only if no other is there
+	computed  bool             // a prefill engine has the prompt's KV, and nobody has taken it
+	params    json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
+	offered   time.Duration    // when it answered with them
+	suspect   *failure         // an engine's refusal that may be due to what a prefill engine had offered
+	suspected string           // that engine
+	with      string           // the prefill engine whose KV the decode engine is to take; empty: none
 
 	tokens uint32    // events with one
 	gave   connector // what the prefill engine's says
@@ -111,6 +114,13 @@ func (r *Request) Parse(body []byte) (*openai.Request, error) {
 	}
 	one := func(raw json.RawMessage) bool { n, is := number(raw); return !is || n == 1 }
 	all, single := words(prompt, r.kind)
+	var prompts []json.RawMessage
+	if r.choices = 1; !single && json.Unmarshal(prompt, &prompts) == nil {
+		r.choices = uint32(max(1, len(prompts)))
+	}
+	if n, is := number(f["n"]); is {
+		r.choices *= uint32(min(max(n, 1), openai.MaxChoices))
+	}
 	r.size, r.single = len(all), single && one(f["n"]) && one(f["best_of"]) && !truth(f["echo"]) && !given(f["prompt_logprobs"])
 	r.prefix = kvcache.PrefixHashes(kvcache.Root(model, salt), all, wordsInBlock)
 	r.asked = openai.Request{

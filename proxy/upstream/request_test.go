@@ -163,7 +163,7 @@ func TestOldOffer(t *testing.T) {
 	}{{clock.Std(), 1}, {aging{}, 2}} {
 		var computed atomic.Int32
 		p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, `{"choices":[],"kv_transfer_params":{"remote_block_ids":[%d]}}`, computed.Add(1))
+			fmt.Fprintf(w, `{"choices":[{"finish_reason":"length"}],"kv_transfer_params":{"remote_block_ids":[%d]}}`, computed.Add(1))
 		}))
 		defer p.Close()
 		var taken atomic.Value

@@ -11,10 +11,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
 	"kvferry/proto"
+	"kvferry/proxy/health"
 	"kvferry/proxy/openai"
 )
 
@@ -50,6 +52,7 @@ type failure struct {
 	err                  error
 	reached              bool   // the engine has the request, perhaps
 	status               int    // of its answer, 400 or more; 0 for none
+	params               bool   // 4xx: what a prefill engine has offered may be at fault
 	after                int    // s, until it wants to be asked again; 0: it does not say
 	body                 []byte // of that answer
 }
@@ -143,7 +146,7 @@ func (f *failure) retryable() bool {
 	if errors.As(f.err, new(*ownFault)) {
 		return false
 	}
-	return f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
+	return f.params || f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
 }
 
 // attempt is one try: the prompt at a prefill engine, if its KV is not waiting to be taken, and the
@@ -182,6 +185,17 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 	}
 	err = e.final(ctx, r, v, params, nil, counts, started)
 	fail := asFailure(err)
+	switch {
+	case fail != nil && fail.status > 0 && !fail.retryable() && r.with != "" && r.suspect == nil:
+		fail.params, r.suspect = true, fail
+		fail.engine += ", with what " + r.with + " offers"
+		r.avoid[e.all[slices.IndexFunc(e.all, func(en *engine) bool { return en.id == r.with })]] = true
+		r.suspected = r.with
+	case err == nil && r.suspect != nil && r.with != "" && r.with != r.suspected: // with other parameters it was taken
+		e.mu.Lock()
+		e.failed(e.cfg.Clock.Now(), health.Subject{Node: r.suspected}, r.suspect)
+		e.mu.Unlock()
+	}
 	if fail == nil || fail.reached {
 		// What has the parameters may have taken the KV, or told its owner that it is not wanted: the
 		// owner may have other KV there by now.
@@ -218,7 +232,7 @@ func (e *Engines) silent(v *visit) bool {
 // hangs may well say that it is in good health.
 func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, well bool) {
 	switch {
-	case ctx.Err() == nil && fail != nil && !fail.retryable():
+	case ctx.Err() == nil && fail != nil && (!fail.retryable() || fail.params):
 		fail = nil
 	case ctx.Err() != nil && fail != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && e.silent(v):
 		fail.err = fmt.Errorf("it has said nothing for %v or more: %w", e.silence, fail.err)
