@@ -75,9 +75,17 @@ func BaseURL(text string) (string, error) {
 	}
 	u, err := url.Parse(full)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", Public(text))
+		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", withoutUser(text))
 	}
 	return strings.TrimRight(u.String(), "/"), nil
+}
+
+// withoutUser hides what may be the user and password of a text that is no URL.
+func withoutUser(text string) string {
+	if i := strings.LastIndexByte(text, '@'); i >= 0 {
+		return "..." + text[i:]
+	}
+	return text
 }
 
 // PublicURL is BaseURL for an address that others are shown, which has no user and no password.

@@ -44,6 +44,17 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// TestBaseURLHidesUsers: what is no URL is shown without what may be a password.
+func TestBaseURLHidesUsers(t *testing.T) {
+	for _, text := range []string{"http://user:se/cret@host:80", "http://user:se cret@host", "user:se/cret@host", "http://user:se?cret@host", "http://user:%zzsecret@host"} {
+		for _, read := range []func(string) (string, error){config.BaseURL, config.PublicURL} {
+			if base, err := read(text); err == nil || strings.Contains(err.Error(), "cret") || !strings.Contains(err.Error(), "host") {
+				t.Errorf("%q: %q, %v", text, base, err)
+			}
+		}
+	}
+}
+
 // TestListen: what the system says is said in other words, and the error is a fault of
 // the field that unwraps to the system's.
 func TestListen(t *testing.T) {

@@ -52,7 +52,7 @@ const maxLent = 1024
 // lent are blocks of which other nodes have a copy.
 type lent struct {
 	key   any // legKey, or migrationKey of those that a migration writes
-	name  string
+	leg   *live
 	first int // index of refs[0] in the block table
 	refs  []kvcache.Ref
 }
@@ -60,10 +60,14 @@ type lent struct {
 // lend remembers the blocks of a leg that another node reads, or gets written: it may find them
 // wrong when the leg has ended.
 func (w *worker) lend(key any, l *live, first int, refs []kvcache.Ref) {
-	if len(w.lent) == maxLent {
-		w.lent = slices.Delete(w.lent, 0, maxLent/2)
+	if len(w.lent) >= maxLent {
+		n := 0 // the older half, but for legs that go on
+		w.lent = slices.DeleteFunc(w.lent, func(b lent) bool {
+			n++
+			return n <= maxLent/2 && w.live[b.leg.id] != b.leg
+		})
 	}
-	w.lent = append(w.lent, lent{key, l.name, first, slices.Clone(refs)})
+	w.lent = append(w.lent, lent{key, l, first, slices.Clone(refs)})
 }
 
 // changed compares the blocks that were lent under key with their digests, and returns how many are bad and what is
@@ -82,8 +86,8 @@ func (w *worker) changed(key any, reason string) (bad int, err error) {
 			}
 			if _, e := w.slab.Verify(ref, b.first+i, 0, g.Layers+min(g.HiddenSize, 1)); e != nil {
 				bad++
-				err = fmt.Errorf("request %s: %w: %w: %w", b.name, connector.ErrContent, connector.ErrChanged, e)
-				w.log.Error("a KV block has changed in this node's memory", "request", b.name, "err", e)
+				err = fmt.Errorf("request %s: %w: %w: %w", b.leg.name, connector.ErrContent, connector.ErrChanged, e)
+				w.log.Error("a KV block has changed in this node's memory", "request", b.leg.name, "err", e)
 				w.pool.Evict(b.refs[i:])
 			}
 		}
@@ -114,9 +118,9 @@ func (l *live) wanted(part kvtransfer.Part, first int) (none kvtransfer.Digests)
 	return none
 }
 
-// expect keeps the digests of a part, up to one for each of so many blocks.
-func (l *live) expect(part kvtransfer.Part, d kvtransfer.Digests, blocks int) {
-	if len(l.want[part]) >= blocks || l.wanted(part, d.First).Run > 0 {
+// expect keeps the digests of a part that there may be, up to one for each of so many blocks.
+func (l *live) expect(part kvtransfer.Part, d kvtransfer.Digests, blocks, layers int) {
+	if part.Layer > layers || len(l.want[part]) >= blocks || l.wanted(part, d.First).Run > 0 {
 		return
 	}
 	if l.want == nil {

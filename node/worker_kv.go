@@ -41,7 +41,7 @@ func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 		terms.Op, terms.Lease = transport.Write, 0
 		terms.OnArrival = func(a kvtransfer.Arrival) {
 			w.run(func() connector.Event {
-				l.expect(kvtransfer.Part{Layer: a.Layer}, a.Digests, len(o.Blocks))
+				l.expect(kvtransfer.Part{Layer: a.Layer}, a.Digests, len(o.Blocks), w.cfg.Profile.KVGeometry.Layers)
 				return connector.Arrived{ID: o.ID, Part: numberOf(a.Layer), Token: a.Value, At: a.At}
 			})
 		}

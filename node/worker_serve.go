@@ -294,8 +294,8 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, nil
 	}
 	ev.Remote = remoteOf(l.remote, m.GetKv().GetFirstToken())
-	l.expect(kvtransfer.Whole, l.remote.Digests, 1)
-	l.expect(kvtransfer.Part{Layer: kvtransfer.AllLayers, Plane: kvtransfer.Hidden}, l.remote.Hidden, 1)
+	l.expect(kvtransfer.Whole, l.remote.Digests, 1, 0)
+	l.expect(kvtransfer.Part{Layer: kvtransfer.AllLayers, Plane: kvtransfer.Hidden}, l.remote.Hidden, 1, 0)
 	if l.moves, err = w.kv.Open(l.remote, kvtransfer.Options{Tag: l.name, Key: legKey{l.sess, l.sid}}); err != nil {
 		return ev, fmt.Errorf("%w: kv.segment: %w", connector.ErrOffer, err)
 	}

@@ -316,7 +316,11 @@ func (m *member) expect(l *leg, next bool) {
 func (m *member) patience(l *leg) time.Duration {
 	const bytes = 100e6 // a second, that a busy machine checks
 	check := time.Duration(float64(l.prompt) * float64(m.info.KvTokenBytes) / bytes * 1e9)
-	return 2*m.progress.Limit() + check + time.Duration(m.waiting)*time.Duration(m.info.PromptTokenNs)*3/2
+	prompts := 0
+	for _, l := range m.legs {
+		prompts += l.prompt
+	}
+	return 2*m.progress.Limit() + check + time.Duration(min(m.waiting, prompts))*time.Duration(m.info.PromptTokenNs)*3/2
 }
 
 var errOverdue = fmt.Errorf("%w: KV that is said to be written has not landed, or the end of an answer is not said", attempt.ErrBroken)

@@ -64,7 +64,8 @@ func (p *Progress) Word(now time.Duration) { p.At = max(p.At, now) }
 
 // Load takes in what the node says of itself.
 func (p *Progress) Load(now time.Duration, l *proto.Load) {
-	due := time.Duration(l.StepUs) * time.Microsecond
+	longest := time.Minute + 2*(p.step+time.Duration(p.most)*p.token) // whatever the node says: an adapter may have to be loaded
+	due := min(time.Duration(l.StepUs)*time.Microsecond, longest)
 	if l.Progress > p.count || p.waits && !l.Waits || p.Due == 0 && due > 0 {
 		p.count = max(p.count, l.Progress)
 		p.At = max(p.At, now)

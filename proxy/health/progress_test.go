@@ -34,6 +34,7 @@ func TestProgress(t *testing.T) {
 		{name: "was idle for long", does: func(p *Progress) { p.Owe(0, 9); p.Settle(9); p.Owe(ms(5000), 0) }, alive: 5000 + 1075},
 		{name: "a step ends late", does: func(p *Progress) { p.Owe(0, 256); step(p, 10, 100_000, 1) }, alive: 10 + 1000 + 150},
 		{name: "a long step", does: func(p *Progress) { p.Owe(0, 256); step(p, 10, 2_600_000, 1) }, alive: 10 + 1000 + 3900},
+		{name: "a step without end", does: func(p *Progress) { p.Owe(0, 256); step(p, 10, 4_294_967_295, 1) }, alive: 10 + 1000 + 97_650},
 		{name: "steps end, however long the queue", does: func(p *Progress) {
 			for range 1000 {
 				p.Owe(0, 256)

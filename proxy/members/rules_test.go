@@ -38,6 +38,9 @@ func TestCheck(t *testing.T) {
 		"greatest length": {func(n *proto.NodeInfo) { n.MaxModelLen = proto.MaxModelLen }, ""},
 		"too long":        {func(n *proto.NodeInfo) { n.MaxModelLen = proto.MaxModelLen + 1 }, `at most: lower max_model_len in profile "p"`},
 
+		"slow":            {func(n *proto.NodeInfo) { n.PromptTokenNs, n.MaxModelLen = 60_000_000, 10_000 }, ""},
+		"slower than any": {func(n *proto.NodeInfo) { n.StepUs, n.PromptTokenNs, n.MaxModelLen = 1, 60_000_000, 10_000 }, "node.step_us, node.prompt_token_ns: a step of node-1 may take 10m0.000001s: the proxy waits for 10m0s at most"},
+
 		"no vocabulary":       {func(n *proto.NodeInfo) { n.Vocab = 0 }, "node.vocab: 0: "},
 		"least vocabulary":    {func(n *proto.NodeInfo) { n.Vocab = 1 }, ""},
 		"greatest vocabulary": {func(n *proto.NodeInfo) { n.Vocab = 400_000 }, ""},

@@ -142,6 +142,15 @@ class TestPushes(unittest.TestCase):
         self.expect(2, [self.ready(1), Over("r", "t", True, True)], Free("r"))
         self.empty()
 
+    def test_stopped_by_another(self):
+        """Another D's word ends nothing, before the request is here and after."""
+        w, other = want(), replace(want(), token="another")
+        self.expect(0, [Wanted(w)])
+        self.expect(1, [Unwanted(other)], Say(other, True, "nothing is written"))
+        self.assertIs(self.p.wants["t"][0], w)
+        self.expect(2, [self.ready(0)], Write(w, [0], [5, 6, 7], [20, 21, 22], 0))
+        self.expect(3, [Unwanted(other)], Say(other, True, "nothing is written"))
+
     def test_aborted(self):
         """P's request ends without an answer: its blocks are held until no batch reads them, and D is told."""
         w, reason = want(), "P has ended the request before it was computed"

@@ -219,6 +219,9 @@ class Pushes:
 
     def _unwanted(self, now: float, want: Want) -> list[Action]:
         push = self.pushes.get(want.transfer)
+        known = self.wants.get(want.transfer, (want, 0.0))[0]
+        if known.token != want.token:  # another D's
+            return [Say(want, True, "nothing is written")]
         self.wants.pop(want.transfer, None)
         if push is None or push.want and push.want.token != want.token:
             if push is None:
