@@ -68,6 +68,26 @@ func TestWrongAnswers(t *testing.T) {
 	}
 }
 
+// TestSeveralChoices: as many choices come well as were asked for.
+func TestSeveralChoices(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"prompt":"p"}`: 1, `{"prompt":[1,2,3]}`: 1, `{"prompt":["p"]}`: 1, `{"prompt":["p","q"]}`: 2, `{"prompt":[[1,2],[3]],"n":2}`: 4, `{"prompt":"p","n":3}`: 3,
+		`{"prompt_embeds":"AA=="}`: 1, `{"prompt_embeds":["AA==","AA=="]}`: 2, `{"prompt":["p"],"prompt_embeds":["AA==","AA=="]}`: 3,
+	} {
+		for given := 1; given <= want+1; given++ {
+			var choices []string
+			for i := range given {
+				choices = append(choices, fmt.Sprintf(`{"index":%d,"text":" a","finish_reason":"length"}`, i))
+			}
+			answer := `{"id":"x","choices":[` + strings.Join(choices, ",") + `]}`
+			e := start(t, upstream.Config{Every: time.Hour, URLs: upstream.URLs{Both: []string{engine(t, nil, func(w http.ResponseWriter, _ string) { _, _ = io.WriteString(w, answer) })}}})
+			if _, err := serve(t, e, body, 64<<20); (err == nil) != (given == want) {
+				t.Errorf("%s: %d choices: %v, want %d", body, given, err, want)
+			}
+		}
+	}
+}
+
 // TestOfferedNonsense: what a prefill engine offers is read before another engine is given it.
 func TestOfferedNonsense(t *testing.T) {
 	for params, good := range map[string]bool{

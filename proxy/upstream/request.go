@@ -114,10 +114,17 @@ func (r *Request) Parse(body []byte) (*openai.Request, error) {
 	}
 	one := func(raw json.RawMessage) bool { n, is := number(raw); return !is || n == 1 }
 	all, single := words(prompt, r.kind)
-	var prompts []json.RawMessage
-	if r.choices = 1; !single && json.Unmarshal(prompt, &prompts) == nil {
-		r.choices = uint32(max(1, len(prompts)))
+	for _, field := range []json.RawMessage{f["prompt"], f["prompt_embeds"]} {
+		var several []json.RawMessage
+		switch {
+		case r.kind == openai.Chat || !given(field):
+		case !single && json.Unmarshal(field, &several) == nil:
+			r.choices += uint32(len(several))
+		default:
+			r.choices++
+		}
 	}
+	r.choices = max(r.choices, 1)
 	if n, is := number(f["n"]); is {
 		r.choices *= uint32(min(max(n, 1), openai.MaxChoices))
 	}
