@@ -72,3 +72,24 @@ func TestDecodeNotice(t *testing.T) {
 		t.Errorf("%+v, %t", got, ok)
 	}
 }
+
+// TestShares: the shares of a check are all of it, in order, and no digest is of blocks of two.
+func TestShares(t *testing.T) {
+	for n := range 7 {
+		for run := range 6 {
+			for first := range 5 {
+				c := Check{Blocks: refs(0, 37), First: 2, Want: Digests{First: first, Run: run}}
+				next := c.First
+				for _, s := range c.shares(n) {
+					if s.First != next || len(s.Blocks) == 0 || s.Blocks[0] != c.Blocks[next-c.First] || run > 0 && next > max(first, c.First) && (next-first)%run != 0 {
+						t.Errorf("%d shares, runs of %d from %d: %d blocks from %d, want from %d", n, run, first, len(s.Blocks), s.First, next)
+					}
+					next += len(s.Blocks)
+				}
+				if next != c.First+len(c.Blocks) {
+					t.Errorf("%d shares, runs of %d from %d: they end with %d", n, run, first, next)
+				}
+			}
+		}
+	}
+}
