@@ -10,8 +10,8 @@ import (
 	"kvferry/kvcache"
 )
 
-// Checks says when the blocks of a request are compared with their digests again, beside the
-// check of what has landed. The driver sets it where KV is real bytes.
+// Checks selects the moments at which the blocks of a request are compared with their digests
+// again, after the check of what has landed. The driver sets it where KV is real bytes.
 //
 // Each step reads the blocks, the last one perhaps hundreds of steps after they landed, and a
 // prefix cache hands out blocks that were computed long ago. Meanwhile a bug, or bad memory, may

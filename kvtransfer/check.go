@@ -103,8 +103,8 @@ func (a *Agent) Check(c Check, done func(Checked)) {
 	}
 }
 
-// readBlocks is how many blocks a goroutine of a check has at least, a megabyte each or so: to read them from memory is
-// what a check costs, a request waits for it, and a core alone does not read as fast as two.
+// readBlocks is the smallest share of a check, in blocks of about a megabyte. Reading them from memory is what a check
+// costs, and the request waits for it: two cores read faster than one.
 const readBlocks = 8
 
 // run has several goroutines look at a share of the blocks each.

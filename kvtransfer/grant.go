@@ -64,7 +64,8 @@ type Descriptor struct {
 	Tokens   int
 	Segment  transport.SegmentInfo
 	Blocks   []kvcache.Entry
-	// Of a Read grant: of all layers of the blocks, and of their hidden states, a sum a block.
+	// Digests and Hidden have a sum for each block of a Read grant: of all its layers, and of its
+	// hidden states.
 	Digests, Hidden Digests
 }
 

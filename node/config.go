@@ -75,10 +75,10 @@ type Config struct {
 	// sequences, and all KV is written. Nodes of one cluster need the same. Default off: tokens
 	// follow from the tokens before them.
 	TokensFromKV bool
-	// KVChecks says when KV blocks are compared with the digests that were made when they were
-	// computed, with commas: "landing" (from another node), "hit" (the prefix cache had them),
+	// KVChecks lists, with commas, when KV blocks are compared with the digests that were made when
+	// they were computed: always "landing" (from another node); "hit" (the prefix cache had them),
 	// "first" (before a decode node's first token leaves), "last" (before its last), "every=64"
-	// (each so many of its tokens); or "none", which makes no digests either and goes with no node
+	// (each so many of its tokens). "none" alone makes no digests either, and goes with no node
 	// that has them. docs/fidelity.md has what each costs. Default DefaultKVChecks.
 	KVChecks string
 	// Link paces this node's transfers to a modelled NIC; nil is the real network.

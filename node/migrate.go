@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -58,7 +57,7 @@ func (w *worker) migrate(s *session, m *proto.Migrate) {
 	})
 }
 
-// Migrated says how a Migrate has ended.
+// Migrated implements connector.Driver. It tells the proxy whether the KV has been copied.
 func (w *worker) Migrated(m *connector.Migrated) {
 	l := w.live[m.ID]
 	if l == nil {
@@ -69,9 +68,7 @@ func (w *worker) Migrated(m *connector.Migrated) {
 		out.Message = m.Err.Error()
 		w.log.Warn("request not moved", "request", l.name, "err", m.Err)
 	}
-	for _, t := range m.Tokens {
-		out.Tokens = binary.LittleEndian.AppendUint32(out.Tokens, t)
-	}
+	out.Tokens = proto.TokenBytes(m.Tokens)
 	l.went = m.Err == nil
 	message := w.message(l.sess)
 	message.Migrated = append(message.Migrated, out)

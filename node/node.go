@@ -129,7 +129,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if w.checks, err = parseKVChecks(cfg.KVChecks); err != nil {
 		return nil, err
 	}
-	if w.slab = n.slab; w.checks != (kvChecks{}) {
+	if w.slab = n.slab; w.checks.landing {
 		n.slab.KeepDigests()
 	}
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {

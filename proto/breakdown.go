@@ -30,3 +30,12 @@ func TokenIDs(b []byte) []uint32 {
 	}
 	return ids
 }
+
+// TokenBytes is the inverse of TokenIDs.
+func TokenBytes(ids []uint32) []byte {
+	b := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint32(b, id)
+	}
+	return b
+}

@@ -2,6 +2,7 @@ package proto
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
@@ -20,4 +21,9 @@ func Unknown(m protobuf.Message) error {
 	}
 	kind, _, _ := protowire.ConsumeTag(fields)
 	return fmt.Errorf("message kind %d is not in protocol %d: run the same version of kvferry on the proxy and its nodes", kind, Protocol)
+}
+
+// LongestStep returns the longest that a step of a node can take, by its own figures.
+func (n *NodeInfo) LongestStep() time.Duration {
+	return time.Duration(n.StepUs)*time.Microsecond + time.Duration(n.MaxModelLen)*time.Duration(n.PromptTokenNs)
 }

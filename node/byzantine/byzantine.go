@@ -6,7 +6,6 @@ package byzantine
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -116,7 +115,7 @@ type step struct {
 	end   bool            // likewise: the stream ends
 }
 
-// A leg is what a node carries of a request.
+// A leg holds the part of a request that a node carries.
 type leg struct {
 	submit *proto.Submit
 	answer []uint32
@@ -226,7 +225,7 @@ func (n *Node) load(waits bool) *proto.FromNode {
 	return &proto.FromNode{Load: &proto.Load{Seq: n.loads, Progress: n.loads, Waits: waits, Room: 100, KvBlocksTotal: Blocks}}
 }
 
-// heldFor is how long a prefill node waits for the destination of KV that it has.
+// heldFor bounds the time for which a prefill node waits for the destination of its KV.
 const heldFor = time.Second
 
 // follow goes through a leg's steps.
@@ -320,7 +319,7 @@ func (n *Node) heard(l *leg, m *proto.ToNode, left []step) []step {
 			return n.plan(l, append([]step{say}, left...))
 		}
 		l.at++
-		moved.Tokens = tokenBytes(l.answer[known:l.at]...)
+		moved.Tokens = proto.TokenBytes(l.answer[known:l.at])
 		return n.plan(l, []step{{write: func() { n.wire.write(to.NodeId, to.TransferId) }}, say})
 	case *proto.ToNode_Resume:
 		if !l.over {
@@ -417,14 +416,6 @@ func (n *Node) honest(l *leg) (steps []step) {
 		}
 	}
 	return append(steps, n.rest(l)...)
-}
-
-// tokenBytes are tokens as messages have them.
-func tokenBytes(tokens ...uint32) (b []byte) {
-	for _, t := range tokens {
-		b = binary.LittleEndian.AppendUint32(b, t)
-	}
-	return b
 }
 
 // token is the step that says a token of the answer.
@@ -560,7 +551,7 @@ func wrong(r *rand.Rand, m *proto.FromNode) {
 		case 1:
 			g.TransferId = id(g.TransferId)
 		case 2:
-			g.Tokens = tokenBytes(Vocab + r.Uint32()>>1)
+			g.Tokens = proto.TokenBytes([]uint32{Vocab + r.Uint32()>>1})
 		case 3:
 			g.Tokens = append(g.Tokens, make([]byte, 4<<(10+r.IntN(8)))...) // more than any answer has
 		case 4:

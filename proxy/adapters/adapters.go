@@ -161,7 +161,7 @@ func (p *path) UnmarshalJSON(text []byte) error {
 // maxBody bounds it, in bytes: a name and a path.
 const maxBody = 64 << 10
 
-// read has what a request's body asks for done, and returns the body, and what is wrong with it.
+// read decodes a request's body and calls do with it. It returns the body, and the error for the client if there is one.
 func read(w http.ResponseWriter, r *http.Request, do func(body) *openai.Error) (b body, bad *openai.Error) {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&b); err != nil {
 		return b, &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body is no JSON object with lora_name and lora_path: %v", err)}

@@ -28,6 +28,7 @@ const (
 type Progress struct {
 	step, token time.Duration // a step takes step at most, and token more a prompt token
 	most        int           // prompt tokens that one step has at most, about
+	longest     time.Duration // of a step, whatever the node says: an adapter may have to be loaded
 
 	owed   int           // legs that the next word is due of
 	tokens int           // of prompt, of these
@@ -41,6 +42,7 @@ type Progress struct {
 func NewProgress(info *proto.NodeInfo) Progress {
 	return Progress{
 		step: time.Duration(info.StepUs) * time.Microsecond, token: time.Duration(info.PromptTokenNs), most: int(info.MaxModelLen),
+		longest: time.Minute + 2*info.LongestStep(),
 	}
 }
 
@@ -64,8 +66,7 @@ func (p *Progress) Word(now time.Duration) { p.At = max(p.At, now) }
 
 // Load takes in what the node says of itself.
 func (p *Progress) Load(now time.Duration, l *proto.Load) {
-	longest := time.Minute + 2*(p.step+time.Duration(p.most)*p.token) // whatever the node says: an adapter may have to be loaded
-	due := min(time.Duration(l.StepUs)*time.Microsecond, longest)
+	due := min(time.Duration(l.StepUs)*time.Microsecond, p.longest)
 	if l.Progress > p.count || p.waits && !l.Waits || p.Due == 0 && due > 0 {
 		p.count = max(p.count, l.Progress)
 		p.At = max(p.At, now)

@@ -21,12 +21,8 @@ type Rules struct {
 	Version       string // of the proxy's program
 }
 
-// maxStep bounds what a node may say that a step of its takes: the proxy waits for it half as long again.
+// maxStep bounds the longest step of a node. The proxy waits for a step half as long again.
 const maxStep = 10 * time.Minute
-
-func longestStep(info *proto.NodeInfo) time.Duration {
-	return time.Duration(info.StepUs)*time.Microsecond + time.Duration(info.MaxModelLen)*time.Duration(info.PromptTokenNs)
-}
 
 // Check says which field of a node makes no sense.
 func (r Rules) Check(info *proto.NodeInfo) error {
@@ -48,8 +44,8 @@ func (r Rules) Check(info *proto.NodeInfo) error {
 		return fmt.Errorf("node.max_model_len: %d: the proxy takes %d at most: lower max_model_len in profile %q", info.MaxModelLen, proto.MaxModelLen, info.Profile)
 	case info.Vocab < max(r.MinVocab, 1) || info.Vocab > r.MaxVocab:
 		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes %d to %d token ids: change vocab in profile %q (0 is from a node of an older version)", info.Vocab, max(r.MinVocab, 1), r.MaxVocab, info.Profile)
-	case longestStep(info) > maxStep:
-		return fmt.Errorf("node.step_us, node.prompt_token_ns: a step of %s may take %v: the proxy waits for %v at most", info.Id, longestStep(info), maxStep)
+	case info.LongestStep() > maxStep:
+		return fmt.Errorf("node.step_us, node.prompt_token_ns: a step of %s may take %v: the proxy waits for %v at most", info.Id, info.LongestStep(), maxStep)
 	case info.Role != proto.Role_ROLE_PREFILL && info.Role != proto.Role_ROLE_DECODE && info.Role != proto.Role_ROLE_NONDISAGG:
 		return fmt.Errorf("node.role: %v: want prefill, decode or nondisagg", info.Role)
 	}

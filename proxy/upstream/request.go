@@ -35,15 +35,14 @@ type Request struct {
 	size    int                        // words of the prompt: its ids, or its text, four bytes a word
 	prefix  []kvcache.Hash             // of these, for placement
 
-	name      string           // that engines know it by; another one each time that its prompt is computed
-	free      int              // placements that were no retries: the engine was not reached
-	avoid     map[*engine]bool // have failed it; chosen only if no other is there
-	computed  bool             // a prefill engine has the prompt's KV, and nobody has taken it
-	params    json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
-	offered   time.Duration    // when it answered with them
-	suspect   *failure         // an engine's refusal that may be due to what a prefill engine had offered
-	suspected string           // that engine
-	with      string           // the prefill engine whose KV the decode engine is to take; empty: none
+	name     string           // that engines know it by; another one each time that its prompt is computed
+	free     int              // placements that were no retries: the engine was not reached
+	avoid    map[*engine]bool // have failed it; chosen only if no other is there
+	computed bool             // a prefill engine has the prompt's KV, and nobody has taken it
+	params   json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
+	offered  time.Duration    // when it answered with them
+	refused  *failure         // the first refusal by an engine that had a prefill engine's offer
+	with     string           // the prefill engine whose KV the decode engine is to take; empty: none
 
 	tokens uint32    // events with one
 	gave   connector // what the prefill engine's says

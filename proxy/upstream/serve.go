@@ -49,16 +49,20 @@ type Counts interface {
 // A failure is a leg of a request that an engine failed.
 type failure struct {
 	request, engine, leg string
+	with                 string // the prefill engine whose offer may be why; empty: none is suspected
 	err                  error
 	reached              bool   // the engine has the request, perhaps
 	status               int    // of its answer, 400 or more; 0 for none
-	params               bool   // 4xx: what a prefill engine has offered may be at fault
 	after                int    // s, until it wants to be asked again; 0: it does not say
 	body                 []byte // of that answer
 }
 
 func (f *failure) Error() string {
-	return fmt.Sprintf("request %s: %s leg on engine %s: %v", f.request, f.leg, f.engine, f.err)
+	at := f.engine
+	if f.with != "" {
+		at += ", with what " + f.with + " offers"
+	}
+	return fmt.Sprintf("request %s: %s leg on engine %s: %v", f.request, f.leg, at, f.err)
 }
 
 // ofTransfer reports whether the KV may have been at fault that a decode engine was to take: it has
@@ -115,7 +119,7 @@ func (e *Engines) again(ctx context.Context, r *Request, counts Counts, err erro
 		return context.Cause(ctx)
 	case errors.As(err, &fail):
 		switch {
-		case r.events.Begun() || !fail.retryable():
+		case r.events.Begun() || !fail.retryable() && fail != r.refused:
 			return fail.api()
 		case !fail.reached && r.free < len(e.all): // nothing was computed in vain
 			r.free++
@@ -146,7 +150,7 @@ func (f *failure) retryable() bool {
 	if errors.As(f.err, new(*ownFault)) {
 		return false
 	}
-	return f.params || f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
+	return f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
 }
 
 // attempt is one try: the prompt at a prefill engine, if its KV is not waiting to be taken, and the
@@ -186,14 +190,12 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 	err = e.final(ctx, r, v, params, nil, counts, started)
 	fail := asFailure(err)
 	switch {
-	case fail != nil && fail.status > 0 && !fail.retryable() && r.with != "" && r.suspect == nil:
-		fail.params, r.suspect = true, fail
-		fail.engine += ", with what " + r.with + " offers"
+	case fail != nil && fail.status > 0 && !fail.retryable() && r.with != "" && r.refused == nil:
+		fail.with, r.refused = r.with, fail
 		r.avoid[e.all[slices.IndexFunc(e.all, func(en *engine) bool { return en.id == r.with })]] = true
-		r.suspected = r.with
-	case err == nil && r.suspect != nil && r.with != "" && r.with != r.suspected: // with other parameters it was taken
+	case err == nil && r.refused != nil && r.with != "" && r.with != r.refused.with: // another's offer was taken
 		e.mu.Lock()
-		e.failed(e.cfg.Clock.Now(), health.Subject{Node: r.suspected}, r.suspect)
+		e.failed(e.cfg.Clock.Now(), health.Subject{Node: r.refused.with}, r.refused)
 		e.mu.Unlock()
 	}
 	if fail == nil || fail.reached {
@@ -232,7 +234,7 @@ func (e *Engines) silent(v *visit) bool {
 // hangs may well say that it is in good health.
 func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, well bool) {
 	switch {
-	case ctx.Err() == nil && fail != nil && (!fail.retryable() || fail.params):
+	case ctx.Err() == nil && fail != nil && !fail.retryable():
 		fail = nil
 	case ctx.Err() != nil && fail != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && e.silent(v):
 		fail.err = fmt.Errorf("it has said nothing for %v or more: %w", e.silence, fail.err)
