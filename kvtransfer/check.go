@@ -3,9 +3,7 @@ package kvtransfer
 import (
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
-	"sync"
 
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -73,6 +71,44 @@ type Check struct {
 	First  int  // index of Blocks[0] in the sequence's block table
 	Part   Part // of all blocks; K and V are compared together
 	Want   Digests
+	// Landed are digests of the bytes of blocks that have just landed, in place of such that are made now.
+	Landed Digested
+}
+
+// Digested holds digests of blocks that were made as they landed.
+type Digested struct {
+	slab   *kvcache.Slab
+	blocks []kvcache.Ref // full ones
+	first  int           // index of blocks[0]
+	sums   []uint64      // of each layer of each; 0: not known
+}
+
+// newDigested has room for the digests of those of consecutive blocks that so many tokens fill.
+func newDigested(slab *kvcache.Slab, blocks []kvcache.Ref, first, tokens int) Digested {
+	g := slab.Geometry()
+	blocks = blocks[:min(max(tokens/g.BlockTokens-first, 0), len(blocks))]
+	return Digested{slab, blocks, first, make([]uint64, len(blocks)*g.Layers)}
+}
+
+// applied makes digests of the layers that are whole in bytes [from, to) of a block.
+func (d *Digested) applied(block, from, to int) {
+	if block >= len(d.blocks) {
+		return
+	}
+	g := d.slab.Geometry()
+	for l := (from + g.LayerBytes() - 1) / g.LayerBytes(); (l+1)*g.LayerBytes() <= to; l++ {
+		d.sums[block*g.Layers+l] = d.slab.Digest(d.blocks[block].ID, l, g.BlockTokens)
+	}
+}
+
+// digest returns the digest of rows of a layer of a block that has landed.
+func (d *Digested) digest(slab *kvcache.Slab, ref kvcache.Ref, index, layer, rows int) uint64 {
+	if i := index - d.first; i >= 0 && i < len(d.blocks) && d.blocks[i] == ref && rows == slab.Geometry().BlockTokens && layer < slab.Geometry().Layers {
+		if sum := d.sums[i*slab.Geometry().Layers+layer]; sum != 0 {
+			return sum
+		}
+	}
+	return slab.Digest(ref.ID, layer, rows)
 }
 
 // Checked is what a check has found.
@@ -103,61 +139,28 @@ func (a *Agent) Check(c Check, done func(Checked)) {
 	}
 }
 
-// readBlocks is the smallest share of a check, in blocks of about a megabyte. Reading them from memory is what a check
-// costs, and the request waits for it: two cores read faster than one.
-const readBlocks = 8
-
-// run has several goroutines look at a share of the blocks each.
+// run looks at the blocks from the last to the first: of what has just landed the last bytes are those that the CPU's
+// cache still has.
 func (c *Check) run(slab *kvcache.Slab) (out Checked) {
-	shares := c.shares(min(runtime.GOMAXPROCS(0), len(c.Blocks)/readBlocks))
-	found := make([]Checked, len(shares))
-	var others sync.WaitGroup
-	for i := 1; i < len(shares); i++ {
-		others.Go(func() { found[i] = shares[i].look(slab) })
-	}
-	found[0] = shares[0].look(slab)
-	others.Wait()
-	for _, f := range found {
-		if out.Bad == 0 {
-			out.From, out.Err = f.From, f.Err
-		}
-		out.Blocks += f.Blocks
-		out.Bad += f.Bad
-	}
-	return out
-}
-
-// shares cuts a check into n, or fewer: blocks that have one digest stay together.
-func (c *Check) shares(n int) (shares []Check) {
-	rest := *c
-	for ; n > 1; n-- {
-		at := len(rest.Blocks) / n
-		if c.Want.Run > 1 {
-			at -= max(0, rest.First+at-c.Want.First) % c.Want.Run
-		}
-		if at > 0 {
-			share := rest
-			share.Blocks = rest.Blocks[:at]
-			shares = append(shares, share)
-			rest.Blocks, rest.First = rest.Blocks[at:], rest.First+at
-		}
-	}
-	return append(shares, rest)
-}
-
-func (c *Check) look(slab *kvcache.Slab) (out Checked) {
 	from, to := c.Part.sealed(slab.Geometry())
 	bad := func(index int, err error) {
-		if out.Bad == 0 {
-			out.From, out.Err = index, err
-		}
+		out.From, out.Err = index, err
 		out.Bad++
 	}
-	for at := 0; at < len(c.Blocks); {
-		index, n := c.First+at, 1
-		switch _, rows := slab.Sealed(c.Blocks[at], from); {
+	var runs []int // where each begins that has a digest of its own
+	for at := 0; at < len(c.Blocks); at++ {
+		runs = append(runs, at)
+		if _, rows := slab.Sealed(c.Blocks[at], from); rows == 0 && c.Want.Covers(c.First+at) {
+			at += c.Want.Run - 1
+		}
+	}
+	end := len(c.Blocks)
+	for _, at := range slices.Backward(runs) {
+		index, run := c.First+at, c.Blocks[at:end]
+		end = at
+		switch _, rows := slab.Sealed(run[0], from); {
 		case rows > 0:
-			known, err := slab.Verify(c.Blocks[at], index, from, to)
+			known, err := slab.Verify(run[0], index, from, to)
 			if err != nil {
 				bad(index, fmt.Errorf("%w: %w", kvcache.ErrChanged, err))
 			}
@@ -165,15 +168,13 @@ func (c *Check) look(slab *kvcache.Slab) (out Checked) {
 				out.Blocks++
 			}
 		case c.Want.Covers(index):
-			n = min(c.Want.Run, len(c.Blocks)-at)
 			if want := c.Want.Sums[(index-c.Want.First)/c.Want.Run]; want != 0 {
-				out.Blocks += n
-				if !c.land(slab, c.Blocks[at:at+n], index, want, from, to) {
-					bad(index, &kvcache.DigestError{Index: index, Run: n, Ref: c.Blocks[at], Layer: c.Part.Layer})
+				out.Blocks += len(run)
+				if !c.land(slab, run, index, want, from, to) {
+					bad(index, &kvcache.DigestError{Index: index, Run: len(run), Ref: run[0], Layer: c.Part.Layer})
 				}
 			}
 		}
-		at += n
 	}
 	return out
 }
@@ -186,7 +187,7 @@ func (c *Check) land(slab *kvcache.Slab, run []kvcache.Ref, index int, want uint
 		return false // past the end of what it is a digest of
 	}
 	if total(run, index, from, to, func(ref kvcache.Ref, index, layer int) uint64 {
-		sums = append(sums, slab.Digest(ref.ID, layer, c.Want.rows(index, g)))
+		sums = append(sums, c.Landed.digest(slab, ref, index, layer, c.Want.rows(index, g)))
 		return sums[len(sums)-1]
 	}) != want {
 		return false

@@ -3,8 +3,10 @@ package kvtransfer
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"kvferry/kvcache"
+	"kvferry/transport"
 )
 
 // TestNoHidden: where blocks have no hidden states there is nothing to compare.
@@ -73,23 +75,45 @@ func TestDecodeNotice(t *testing.T) {
 	}
 }
 
-// TestShares: the shares of a check are all of it, in order, and no digest is of blocks of two.
-func TestShares(t *testing.T) {
-	for n := range 7 {
-		for run := range 6 {
-			for first := range 5 {
-				c := Check{Blocks: refs(0, 37), First: 2, Want: Digests{First: first, Run: run}}
-				next := c.First
-				for _, s := range c.shares(n) {
-					if s.First != next || len(s.Blocks) == 0 || s.Blocks[0] != c.Blocks[next-c.First] || run > 0 && next > max(first, c.First) && (next-first)%run != 0 {
-						t.Errorf("%d shares, runs of %d from %d: %d blocks from %d, want from %d", n, run, first, len(s.Blocks), s.First, next)
-					}
-					next += len(s.Blocks)
+// TestDigested: what a read brings is digested as it lands, while the rest is under way, and compared so: bytes that were
+// wrong then are bad, and what becomes of them afterwards is a later check's to find.
+func TestDigested(t *testing.T) {
+	const tokens = 7*4 + 1
+	for slice, known := range map[int]int{384: 7 * 3, 200: 7 * 2, 100: 0} { // three layers of a block, of 128 bytes; two; none
+		for _, flip := range [][]int{nil, {5}, {6, 2, 4}} { // blocks that are changed when their digests are made
+			synctest.Test(t, func(t *testing.T) {
+				c := newCouple(t, func(cfg *Config) { cfg.Transport.SliceSize = slice })
+				defer c.close()
+				from, to := refs(0, 8), refs(10, 8)
+				c.a.fill(kvcache.NewContent(geometry, "", "", prompt(tokens)), from)
+				d := c.a.grant(1, Terms{Op: transport.Read, Blocks: from, Tokens: tokens}).Descriptor()
+				for _, i := range flip {
+					c.a.slab.V(from[i].ID, 0)[1] ^= 8
 				}
-				if next != c.First+len(c.Blocks) {
-					t.Errorf("%d shares, runs of %d from %d: they end with %d", n, run, first, next)
+				x := c.b.open(d, Options{})
+				done := make(chan Moved, 1)
+				x.Move(Move{Op: transport.Read, Part: Whole, Pairs: kvcache.Pairs(to, d.Blocks, 0), Digest: true, Done: func(m Moved) { done <- m }})
+				m := <-done
+				if n := len(slices.DeleteFunc(slices.Clone(m.Digested.sums), func(sum uint64) bool { return sum == 0 })); m.Err != nil || n != known {
+					t.Errorf("%v, slices of %d bytes: %d layers were digested as they landed, want %d", m.Err, slice, n, known)
 				}
-			}
+				check := Check{Blocks: to, Part: Whole, Want: d.Digests, Landed: m.Digested}
+				got := check.run(c.b.slab)
+				err := got.Err
+				got.Err = nil
+				want := Checked{Blocks: 8, Bad: len(flip)}
+				if len(flip) > 0 {
+					want.From = slices.Min(flip)
+				}
+				if got != want || (err != nil) != (want.Bad > 0) {
+					t.Errorf("slices of %d bytes: %+v, %v, want %+v", slice, got, err, want)
+				}
+				c.b.slab.V(to[0].ID, 1)[1] ^= 8
+				if got := check.run(c.b.slab); got.Bad != len(flip)+1 || got.From != 0 {
+					t.Errorf("slices of %d bytes, block 0 has changed: %+v", slice, got)
+				}
+				x.Close(true)
+			})
 		}
 	}
 }

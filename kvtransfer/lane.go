@@ -25,6 +25,8 @@ type move struct {
 	opt   transport.BatchOptions
 	done  func(Moved)
 	ended bool // before Submit had returned
+
+	digested Digested
 }
 
 // next is the move that may go now, and is under way from then on; nil if there is none.

@@ -94,6 +94,9 @@ type Move struct {
 	// another.
 	Notify bool
 	Value  uint32
+	// Digest has digests made of full blocks that a Read of Whole brings, as they land, while their bytes are in the
+	// CPU's cache: Moved.Digested is for the Check of these blocks.
+	Digest bool
 	// Done is called once, perhaps before Move has returned: it must not wait for its caller.
 	Done func(Moved)
 }
@@ -107,6 +110,8 @@ type Moved struct {
 	// says elsewhere if it does so for another reason. It wraps ErrWithdrawn if the grant
 	// had ended before, and the transport's errors.
 	Err error
+	// Digested is what Move.Digest asked for.
+	Digested Digested
 }
 
 // Move starts a move, once there is room for it beside others to the same peer. One that
@@ -132,6 +137,10 @@ func (t *Transfer) Move(m Move) {
 		}
 		n := Notice{t.d.Transfer, m.Part.Layer, m.Value, digests(a.cfg.Slab, m.Part, local, first, m.Tokens, maxSums)}
 		v.opt.Message = n.Encode()
+	}
+	if m.Digest && m.Op == transport.Read && m.Part == Whole {
+		v.digested = newDigested(a.cfg.Slab, local, m.Pairs[0].Index, m.Tokens)
+		v.opt.OnApplied = v.digested.applied
 	}
 	for _, r := range v.reqs {
 		v.bytes += len(r.Local)
@@ -165,7 +174,7 @@ func (t *Transfer) peer() string {
 
 // moved is a move that has ended.
 func (a *Agent) moved(n *lane, v *move, b *transport.Batch) {
-	end := Moved{Posted: b.Posted(), At: b.Completed(), Err: b.Err()}
+	end := Moved{Posted: b.Posted(), At: b.Completed(), Err: b.Err(), Digested: v.digested}
 	if due := b.Due(); due > 0 && end.At-due < maxLag {
 		end.At = max(due, end.Posted) // the link's time, not when that was noticed
 	}

@@ -121,7 +121,9 @@ type live struct {
 	granted uint64                // its transfer ID
 	want    map[kvtransfer.Part][]kvtransfer.Digests
 
-	right int  // parts of our moves that were checked, and right
+	right    int                 // parts of our moves that were checked, and right
+	digested kvtransfer.Digested // of what our move has read
+
 	done  bool // prefill: all was computed, and written if this leg writes
 	parts int  // checked
 }

@@ -123,11 +123,15 @@ func (w *worker) Move(wanted *connector.Move) {
 	t.Move(kvtransfer.Move{
 		// The last move of a request that goes on elsewhere is told of by the proxy: its digests go with it.
 		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Tokens: m.Tokens, Since: m.Since, Notify: m.Write, Value: m.Token,
+		Digest: w.checks.landing && len(m.Pairs) > 0,
 		Done: func(e kvtransfer.Moved) {
 			if errors.Is(e.Err, kvtransfer.ErrWithdrawn) {
 				e.Err = known{e.Err, connector.ErrWithdrawn}
 			}
-			w.post(connector.Moved{ID: m.ID, Part: m.Part, Bytes: e.Bytes, Posted: e.Posted, At: e.At, Err: e.Err})
+			w.run(func() connector.Event {
+				l.digested = e.Digested
+				return connector.Moved{ID: m.ID, Part: m.Part, Bytes: e.Bytes, Posted: e.Posted, At: e.At, Err: e.Err}
+			})
 		},
 	})
 }
@@ -196,7 +200,7 @@ func (w *worker) Check(wanted *connector.Check) {
 		whole = l.parts == w.cfg.Profile.KVGeometry.Layers
 	}
 	if !c.Again {
-		k.Want = l.wanted(k.Part, c.First)
+		k.Want, k.Landed = l.wanted(k.Part, c.First), l.digested
 	}
 	w.kv.Check(k, func(e kvtransfer.Checked) {
 		ev.Bad, ev.From, ev.Err = e.Bad, e.From, e.Err

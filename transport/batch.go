@@ -42,6 +42,10 @@ type BatchOptions struct {
 	// of this batch or another: if it fails at once, and on rails that copy by
 	// themselves, see Carrier. It may Submit; it must not close a segment or the engine.
 	OnDone func(*Batch)
+	// OnApplied, if not nil, is called for each piece of a request, that with its index, when bytes [from, to) of it
+	// are there: at once, so that they may be in the CPU's cache, before OnDone, and on the goroutine that noticed,
+	// several at a time perhaps. Nothing writes to them any more. It must not block.
+	OnApplied func(request, from, to int)
 	// Since is when the caller's schedule had the batch submitted, by the engine's
 	// clock: a paced batch occupies the link from then on. It is for callers that
 	// keep an absolute schedule and wake a little late; 0 is now.
@@ -241,6 +245,18 @@ func (b *Batch) sliceDone(n int) {
 	}
 }
 
+// applied says what is there with a run of completed slices.
+func (b *Batch) applied(run []*Slice) {
+	if b.opt.OnApplied == nil {
+		return
+	}
+	for _, s := range run {
+		if len(s.Local) > 0 {
+			b.opt.OnApplied(s.request, s.from, s.from+len(s.Local))
+		}
+	}
+}
+
 // advance moves a batch without pending slices to its next phase.
 func (b *Batch) advance() {
 	b.mu.Lock()
@@ -334,7 +350,7 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 func (b *Batch) retry(s *Slice) *Slice {
 	n := &Slice{
 		Op: s.Op, HasImm: s.HasImm && len(s.Local) == 0, Local: s.Local, LocalKey: s.LocalKey, Key: s.Key, Offset: s.Offset, Imm: s.Imm,
-		batch: b, seg: s.seg, target: s.target, tries: s.tries + 1,
+		batch: b, request: s.request, from: s.from, seg: s.seg, target: s.target, tries: s.tries + 1,
 	}
 	if s.Op == Write && len(s.Local) > 0 {
 		n.stale = s.conn.Load()

@@ -51,7 +51,7 @@ func (b *Batch) slice(reqs []Request) error {
 		for at := 0; at < len(r.Local); at += size {
 			end := min(at+size, len(r.Local))
 			s := &b.slices[n]
-			s.Op, s.Local, s.Offset, s.batch, s.seg, s.target = r.Op, r.Local[at:end:end], r.Offset+int64(at), b, seg, t
+			s.Op, s.Local, s.Offset, s.batch, s.request, s.from, s.seg, s.target = r.Op, r.Local[at:end:end], r.Offset+int64(at), b, i, at, seg, t
 			n++
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,6 +111,43 @@ func wait(t *testing.T, b *transport.Batch) error {
 		t.Fatalf("status %v with error %v", b.Status(), b.Err())
 	}
 	return b.Err()
+}
+
+// TestApplied: each piece of a request is said to be applied once, although others of the batch are not, and when slices
+// were lost and sent again.
+func TestApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, transport.Config{SliceSize: 1000, Retries: 3})
+		synctest.Wait()
+		for _, fault := range []transporttest.Kind{transporttest.Delay, transporttest.Cut} {
+			p.rail.Inject(transporttest.Fault{Slice: int(p.rail.Carried()) + 12, Kind: fault, Delay: time.Second}) // of request 1
+			var mu sync.Mutex
+			var applied [8][]int // where pieces begin
+			b := p.a.Submit(p.target, p.reqs(transport.Read, 8), transport.BatchOptions{OnApplied: func(i, from, to int) {
+				mu.Lock()
+				defer mu.Unlock()
+				if applied[i] = append(applied[i], from); to != min(from+1000, segLen/8) {
+					t.Errorf("bytes %d to %d of request %d", from, to, i)
+				}
+			}})
+			synctest.Wait()
+			if fault == transporttest.Delay {
+				mu.Lock()
+				if b.Status() != transport.InFlight || len(applied[0]) != 9 || len(applied[1]) != 2 || applied[2] != nil {
+					t.Errorf("the third slice of request 1 is under way: %v, applied %v", b.Status(), applied)
+				}
+				mu.Unlock()
+			}
+			if err := wait(t, b); err != nil {
+				t.Fatal(err)
+			}
+			for i, got := range applied {
+				if slices.Sort(got); !slices.Equal(got, []int{0, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000}) {
+					t.Errorf("%v: applied of request %d: %v", fault, i, got)
+				}
+			}
+		}
+	})
 }
 
 func TestWriteReadImmediate(t *testing.T) {

@@ -244,6 +244,7 @@ func (p *path) completed(run []*Slice, err error) {
 				b.arrive()
 			}
 		}
+		b.applied(run[:n])
 		run = run[n:]
 		b.sliceDone(n)
 	}

@@ -153,5 +153,6 @@ func (b *Batch) count(p *path, applied []*Slice) {
 	}
 	p.acct.Write.Bytes.Add(size(applied))
 	b.paths.Or(1 << p.index)
+	b.applied(applied)
 	b.sliceDone(len(applied))
 }

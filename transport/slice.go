@@ -24,15 +24,17 @@ type Slice struct {
 	// Run says with which others the slice is in order: nil with all, Loose with none.
 	Run *Run
 
-	sink   sink
-	batch  *Batch
-	seg    *Segment // holds Local
-	target *Target  // has Key
-	tries  int
-	posted time.Duration              // when, by the engine's clock; of its path
-	conn   atomic.Pointer[connection] // where it is posted; nil while queued
-	stale  *connection                // lost, and may still apply these bytes; guarded by its path's mu
-	done   atomic.Bool
+	sink    sink
+	batch   *Batch
+	request int      // of the batch's, that Local is of
+	from    int      // where in that it begins
+	seg     *Segment // holds Local
+	target  *Target  // has Key
+	tries   int
+	posted  time.Duration              // when, by the engine's clock; of its path
+	conn    atomic.Pointer[connection] // where it is posted; nil while queued
+	stale   *connection                // lost, and may still apply these bytes; guarded by its path's mu
+	done    atomic.Bool
 }
 
 // A Run is slices with an immediate behind them. An endpoint of several connections carries them in
