@@ -205,7 +205,7 @@ func (n *node) say(do func()) {
 
 type driver struct{ *node }
 
-func (d driver) Launch(step *engine.Step, _ bool) {
+func (d driver) Launch(step *engine.Step, _, _ bool) {
 	w := d.w
 	var toks []kvcache.Token
 	for _, k := range step.Works {

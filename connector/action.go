@@ -12,6 +12,7 @@ import (
 type Actions struct {
 	Launch *engine.Step // run this
 	Layers bool         // and report its layers
+	Read   bool         // and when it has read all KV
 	Copies []engine.Copy
 
 	Tokens    []Token

@@ -103,6 +103,7 @@ type request struct {
 	last                    engine.Output   // computed ahead: the token that waits
 	again                   int             // checks of blocks that were checked before, in flight
 	looking                 bool            // the first output has come: see Checks.First
+	early                   bool            // the check that is due with an output to come has begun: see stepRead
 	held                    bool            // outputs wait for these checks
 	outputs                 []engine.Output // which do
 	since, doubt            bool            // tokens have left since the last check began, or before it since the last that went well
@@ -170,7 +171,7 @@ func (c *Core) Step(now time.Duration, events ...Event) *Actions {
 	*a = Actions{
 		Tokens: a.Tokens[:0], Reserved: a.Reserved[:0], Prefilled: a.Prefilled[:0], Migrated: a.Migrated[:0], Finished: a.Finished[:0],
 		Failed: a.Failed[:0], Ask: a.Ask[:0], Answer: a.Answer[:0], Moves: a.Moves[:0], Checks: a.Checks[:0],
-		Halt: a.Halt[:0], Close: a.Close[:0], Drop: a.Drop[:0],
+		Copies: a.Copies[:0], Halt: a.Halt[:0], Close: a.Close[:0], Drop: a.Drop[:0],
 	}
 	c.now = now
 	for _, ev := range events {
@@ -211,6 +212,8 @@ func (c *Core) event(ev Event) {
 	case StepDone:
 		c.producer.stepDone(ev.At)
 		c.toRun = append(c.toRun, engine.Done{At: ev.At, Tokens: ev.Tokens})
+	case StepRead:
+		c.stepRead()
 	case LayerDone:
 		c.layerDone(ev)
 	case Copied:
@@ -309,6 +312,13 @@ func (c *Core) schedule() {
 	if len(c.toRun) == 0 && c.sched.Current() != nil && (c.rouse == 0 || c.now < c.rouse) {
 		return // a layer more or a part that moved: nothing to the scheduler while a step is under way
 	}
+	c.runScheduler()
+	for len(c.toRun) > 0 { // a request has ended with its output, and its blocks are free
+		c.runScheduler()
+	}
+}
+
+func (c *Core) runScheduler() {
 	rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
 	c.toRun = c.toRun[:0]
 	for _, f := range rd.Refused {
@@ -317,7 +327,7 @@ func (c *Core) schedule() {
 			c.drop(r)
 		}
 	}
-	c.act.Copies = rd.Copies
+	c.act.Copies = append(c.act.Copies, rd.Copies...)
 	for _, q := range rd.Allocated {
 		c.allocated(c.reqs[q.ID], q)
 	}
@@ -351,6 +361,7 @@ func (c *Core) launch(step *engine.Step) {
 	prompt := false
 	for _, w := range step.Works {
 		r := c.reqs[w.Seq.ID]
+		c.act.Read = c.act.Read || r != nil && r.due(w)
 		if !w.Prompt || r.Leg != handoff.PrefillLeg {
 			continue
 		}

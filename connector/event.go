@@ -73,6 +73,8 @@ type (
 		At     time.Duration
 		Tokens []kvcache.Token
 	}
+	// StepRead: the step under way reads and writes no KV any more. A driver need not tell.
+	StepRead struct{}
 	// LayerDone: the step under way has this layer's KV in its blocks, or will have
 	// it at a time to come. A driver that has no clock to wait for may tell of the layers
 	// after it too, and when their KV will be there.
@@ -141,6 +143,7 @@ func (Resume) event()    {}
 func (Continue) event()  {}
 func (Cancel) event()    {}
 func (StepDone) event()  {}
+func (StepRead) event()  {}
 func (LayerDone) event() {}
 func (Copied) event()    {}
 func (Produce) event()   {}

@@ -51,6 +51,9 @@ func FuzzOutside(f *testing.F) {
 				for l := range prof.KVGeometry.Layers {
 					mine = append(mine, LayerDone{Layer: l, At: now})
 				}
+				if a.Read {
+					mine = append(mine, StepRead{})
+				}
 				ev := StepDone{At: now}
 				for _, w := range s.Works {
 					if w.Sample {

@@ -6,7 +6,7 @@ import "kvferry/engine"
 // or a simulation with none. Its methods return at once; what they begin ends in an Event.
 // Pointers are valid until the next Step.
 type Driver interface {
-	Launch(step *engine.Step, layers bool) // see Actions
+	Launch(step *engine.Step, layers, read bool) // see Actions
 	Copy(c engine.Copy)
 	Token(t Token)
 	Move(m *Move)
@@ -35,7 +35,7 @@ type Driver interface {
 //  5. Nothing is known of a request any more once it is dropped.
 func (a *Actions) Perform(d Driver) {
 	if a.Launch != nil {
-		d.Launch(a.Launch, a.Layers)
+		d.Launch(a.Launch, a.Layers, a.Read)
 	}
 	for _, k := range a.Copies {
 		d.Copy(k)

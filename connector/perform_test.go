@@ -11,23 +11,23 @@ import (
 // said is a driver that notes what it was told.
 type said []string
 
-func (s *said) add(what string)              { *s = append(*s, what) }
-func (s *said) Launch(*engine.Step, bool)    { s.add("Launch") }
-func (s *said) Copy(engine.Copy)             { s.add("Copies") }
-func (s *said) Token(Token)                  { s.add("Tokens") }
-func (s *said) Move(*Move)                   { s.add("Moves") }
-func (s *said) Check(*Check)                 { s.add("Checks") }
-func (s *said) Reserved(*Offer)              { s.add("Reserved") }
-func (s *said) Prefilled(*Prefilled)         { s.add("Prefilled") }
-func (s *said) Migrated(*Migrated)           { s.add("Migrated") }
-func (s *said) Finished(*Finished)           { s.add("Finished") }
-func (s *said) Failed(*Failed)               { s.add("Failed") }
-func (s *said) Ask(Ask)                      { s.add("Ask") }
-func (s *said) Answer(Answer)                { s.add("Answer") }
-func (s *said) Halt(uint64)                  { s.add("Halt") }
-func (s *said) Close(uint64)                 { s.add("Close") }
-func (s *said) Drop(uint64)                  { s.add("Drop") }
-func (s *said) before(a, b string) (ok bool) { return slices.Index(*s, a) < slices.Index(*s, b) }
+func (s *said) add(what string)                 { *s = append(*s, what) }
+func (s *said) Launch(*engine.Step, bool, bool) { s.add("Launch") }
+func (s *said) Copy(engine.Copy)                { s.add("Copies") }
+func (s *said) Token(Token)                     { s.add("Tokens") }
+func (s *said) Move(*Move)                      { s.add("Moves") }
+func (s *said) Check(*Check)                    { s.add("Checks") }
+func (s *said) Reserved(*Offer)                 { s.add("Reserved") }
+func (s *said) Prefilled(*Prefilled)            { s.add("Prefilled") }
+func (s *said) Migrated(*Migrated)              { s.add("Migrated") }
+func (s *said) Finished(*Finished)              { s.add("Finished") }
+func (s *said) Failed(*Failed)                  { s.add("Failed") }
+func (s *said) Ask(Ask)                         { s.add("Ask") }
+func (s *said) Answer(Answer)                   { s.add("Answer") }
+func (s *said) Halt(uint64)                     { s.add("Halt") }
+func (s *said) Close(uint64)                    { s.add("Close") }
+func (s *said) Drop(uint64)                     { s.add("Drop") }
+func (s *said) before(a, b string) (ok bool)    { return slices.Index(*s, a) < slices.Index(*s, b) }
 
 // TestPerform: everything that a Step can want is done, once, and in an order that holds
 // what Perform promises.

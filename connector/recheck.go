@@ -19,8 +19,8 @@ import (
 // ended, so that none of these leaves if it has found a bad block. Every holds nothing back.
 type Checks struct {
 	Hit   bool // when the prefix cache had blocks of the prompt
-	First bool // after the first step of a leg that decodes
-	Last  bool // after its last step
+	First bool // when the first step of a leg that decodes has read them, or has ended if the driver does not say: see StepRead
+	Last  bool // likewise of its last step
 	Every int  // after each so many of its tokens; 0 for never
 }
 
@@ -42,11 +42,35 @@ func (c *Core) hit(r *request) {
 	}
 }
 
+// due reports whether a check is due with the token that a step draws for a request, as far as is known before it is
+// drawn.
+func (r *request) due(w engine.Work) bool {
+	last := w.From+w.N == len(w.Seq.Prompt)+w.Seq.MaxTokens-1
+	return w.Sample && r.generates() && (last && r.Checks.Last || r.Checks.First && !r.looking)
+}
+
+// stepRead begins the checks that are due with the tokens of the step under way, beside what is left of it: the step
+// has read the blocks by now, so that what is wrong with the tokens is wrong with the blocks too.
+func (c *Core) stepRead() {
+	step := c.sched.Current()
+	if step == nil {
+		return
+	}
+	for _, w := range step.Works {
+		if r := c.reqs[w.Seq.ID]; r != nil && r.state == running && !r.early && r.due(w) {
+			r.early = true
+			c.compare(r, w.Seq.Table.Refs(), true)
+		}
+	}
+}
+
 // recheck begins the checks that are due with an output, and reports whether it is held back.
 func (c *Core) recheck(r *request, o engine.Output) bool {
 	k := &r.Checks
 	switch {
 	case !r.generates():
+	case (o.Last && k.Last || k.First && !r.looking) && r.early:
+		r.early = false // held until it has ended
 	case o.Last && k.Last, k.First && !r.looking:
 		c.compare(r, r.seq.Table.Refs(), true)
 	case o.Last && r.again > 0:

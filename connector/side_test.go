@@ -89,15 +89,16 @@ func (s *side) step() {
 // sideDriver is the side as its core sees it. Moves and checks outlive the step.
 type sideDriver struct{ *side }
 
-func (d sideDriver) Launch(step *engine.Step, layers bool) { d.launch(step, layers) }
-func (d sideDriver) Copy(c engine.Copy)                    { d.copy(c) }
-func (d sideDriver) Token(t Token)                         { d.token(t) }
-func (d sideDriver) Failed(f *Failed)                      { d.failed(*f) }
-func (d sideDriver) Ask(a Ask)                             { d.ask(a) }
-func (d sideDriver) Answer(a Answer)                       { d.reply(a) }
-func (d sideDriver) Migrated(*Migrated)                    { d.x.failf("a request was to stay") }
-func (d sideDriver) Halt(uint64)                           { d.x.failf("a request was to stay") }
-func (d sideDriver) Close(id uint64)                       { d.close(id) }
+func (d sideDriver) Launch(step *engine.Step, layers, read bool) { d.launch(step, layers, read) }
+func (d sideDriver) Copy(c engine.Copy)                          { d.copy(c) }
+func (d sideDriver) Token(t Token)                               { d.token(t) }
+func (d sideDriver) Failed(f *Failed)                            { d.failed(*f) }
+func (d sideDriver) Ask(a Ask)                                   { d.ask(a) }
+func (d sideDriver) Answer(a Answer)                             { d.reply(a) }
+func (d sideDriver) Migrated(*Migrated)                          { d.x.failf("a request was to stay") }
+
+func (d sideDriver) Halt(uint64)     { d.x.failf("a request was to stay") }
+func (d sideDriver) Close(id uint64) { d.close(id) }
 
 func (d sideDriver) Move(m *Move) {
 	kept := *m
@@ -261,7 +262,7 @@ func alone(t testing.TB, prof *engine.Profile, prompt []kvcache.Token, n int) (o
 	return out
 }
 
-func (s *side) launch(step *engine.Step, layers bool) {
+func (s *side) launch(step *engine.Step, layers, read bool) {
 	x := s.x
 	var toks []kvcache.Token
 	for _, w := range step.Works {
@@ -285,6 +286,9 @@ func (s *side) launch(step *engine.Step, layers bool) {
 		for i := range n {
 			x.w.at(x.w.now+d*time.Duration(i+1)/time.Duration(n), func() { s.take(LayerDone{Layer: i, At: x.w.now}) })
 		}
+	}
+	if read && x.rng.IntN(2) == 0 {
+		x.w.at(x.w.now+time.Duration(x.rng.Int64N(int64(d))), func() { s.take(StepRead{}) })
 	}
 	x.w.at(x.w.now+d, func() { s.take(StepDone{At: x.w.now, Tokens: toks}) })
 }

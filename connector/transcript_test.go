@@ -34,7 +34,7 @@ import (
 //	    direct ID [tokens=N]
 //	    migrate ID known=N                resume ID        continue ID tokens=abc
 //	    cancel ID                         closed ID        lapsed ID
-//	    done [at=D]                       layer N [at=D]
+//	    read                              done [at=D]      layer N [at=D]
 //	    produce T                         release T
 //	    produced ID tensor=N              gone ID [withdrawn]
 //	    moved ID part=N [posted=D] [at=D] [fails|withdrawn]
@@ -189,7 +189,11 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		p("finished %d%s", f.ID, took(f.Cached, &f.Breakdown))
 	}
 	if s := act.Launch; s != nil {
-		p("launch %s", describe(s))
+		read := ""
+		if act.Read {
+			read = ", say when read"
+		}
+		p("launch %s%s", describe(s), read)
 	}
 	for _, k := range act.Ask {
 		if k.Release {
@@ -415,6 +419,8 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 			}
 		}
 		return ev
+	case "read":
+		return StepRead{}
 	case "layer":
 		return LayerDone{Layer: int(id), At: when("at", now)}
 	case "produce":

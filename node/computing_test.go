@@ -39,7 +39,7 @@ func (c *computing) Load(uint64, []kvcache.Ref, int)                           {
 func (c *computing) Progress() uint64                                          { return c.rows.Load() }
 func (c *computing) Close() error                                              { return nil }
 
-func (c *computing) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
+func (c *computing) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration), read func()) (time.Duration, []kvcache.Token, error) {
 	if ctx.Err() != nil {
 		return 0, nil, context.Cause(ctx)
 	}

@@ -31,11 +31,11 @@ type meddler struct {
 	before atomic.Pointer[func(*engine.Step)]
 }
 
-func (m *meddler) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
+func (m *meddler) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration), read func()) (time.Duration, []kvcache.Token, error) {
 	if f := m.before.Load(); f != nil {
 		(*f)(step)
 	}
-	return m.Executor.Run(ctx, step, layer)
+	return m.Executor.Run(ctx, step, layer, read)
 }
 
 // meddled has a node compute for itself, through a meddler.
@@ -233,6 +233,10 @@ func TestFlippedOnTheWire(t *testing.T) {
 			if owned := s.owned(); !regexp.MustCompile(`^0 0 [1-9]\d*$`).MatchString(owned) {
 				t.Errorf("bad blocks of decode, prefill and wire: %s", owned)
 			}
+			rail.Every(1)
+			if got, status := s.text(q.seed, q.length, q.tokens); status != http.StatusBadGateway || !strings.Contains(got, connector.ErrContent.Error()) || !strings.Contains(got, "decode-0") {
+				t.Errorf("with a flip in each slice: %d %q, want 502 that says so", status, got)
+			}
 		})
 	}
 }
@@ -256,7 +260,7 @@ func TestFlippedWhileDecoding(t *testing.T) {
 				defer s.end()
 				s.expectAll(1, q, want)
 				slab := s.nodes["decode-0"].daemon.slab
-				for _, at := range []int64{0, 1, 7, 20} {
+				for _, at := range []int64{0, 7} {
 					var steps atomic.Int64
 					flip := func(step *engine.Step) {
 						if steps.Add(1)-1 == at {
@@ -326,8 +330,8 @@ type spoiler struct {
 	left *atomic.Int64
 }
 
-func (p *spoiler) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
-	end, tokens, err := p.Executor.Run(ctx, step, layer)
+func (p *spoiler) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration), read func()) (time.Duration, []kvcache.Token, error) {
+	end, tokens, err := p.Executor.Run(ctx, step, layer, read)
 	if p.left.Add(-1) == 0 {
 		p.slab.V(step.Works[0].Seq.Table.Refs()[2].ID, 1)[3] ^= 4
 	}

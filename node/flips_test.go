@@ -68,14 +68,14 @@ func (x *tamperer) set(flip func(point, *engine.Sequence)) {
 	x.flip = flip
 }
 
-func (x *tamperer) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
+func (x *tamperer) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration), read func()) (time.Duration, []kvcache.Token, error) {
 	x.at(point{before: true, layer: -1}, step)
 	end, tokens, err := x.Executor.Run(ctx, step, func(l int, at time.Duration) {
 		x.at(point{layer: l}, step)
 		if layer != nil {
 			layer(l, at)
 		}
-	})
+	}, read)
 	x.at(point{after: true, layer: -1}, step)
 	return end, tokens, err
 }

@@ -135,8 +135,8 @@ type inboxEntry struct {
 }
 
 type launch struct {
-	step   *engine.Step
-	layers bool
+	step         *engine.Step
+	layers, read bool
 }
 
 // post gives the core an event.
@@ -223,7 +223,11 @@ func (w *worker) execute(ctx context.Context) error {
 			if l.layers {
 				layer = func(n int, at time.Duration) { w.post(connector.LayerDone{Layer: n, At: at}) }
 			}
-			end, tokens, err := w.exec.Run(ctx, l.step, layer)
+			var read func()
+			if l.read {
+				read = func() { w.post(connector.StepRead{}) }
+			}
+			end, tokens, err := w.exec.Run(ctx, l.step, layer, read)
 			if err != nil {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
@@ -238,10 +242,10 @@ func (w *worker) execute(ctx context.Context) error {
 }
 
 // Launch implements connector.Driver, as do the methods below that are exported. All return at once.
-func (w *worker) Launch(step *engine.Step, layers bool) {
+func (w *worker) Launch(step *engine.Step, layers, read bool) {
 	most, token := w.cfg.Profile.Slowest()
 	w.due = most + time.Duration(step.Tokens)*token + step.Extra
-	w.steps <- launch{step, layers} // never blocks: the last one is done
+	w.steps <- launch{step, layers, read} // never blocks: the last one is done
 }
 
 // Copy waits as long as the modelled bus takes. The bytes of what comes to the GPU are the executor's

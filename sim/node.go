@@ -95,17 +95,17 @@ func (n *node) step() {
 // driver is the node as its core sees it.
 type driver struct{ *node }
 
-func (d driver) Launch(s *engine.Step, layers bool) { d.launch(s, layers) }
-func (d driver) Copy(c engine.Copy)                 { d.c.copy(d.node, c) }
-func (d driver) Token(t connector.Token)            { d.c.token(d.node, t) }
-func (d driver) Move(m *connector.Move)             { d.move(m) }
-func (d driver) Reserved(o *connector.Offer)        { d.c.reserved(d.node, o) }
-func (d driver) Prefilled(p *connector.Prefilled)   { d.c.prefilled(d.node, p) }
-func (d driver) Migrated(m *connector.Migrated)     { d.c.migrated(d.node, m) }
-func (d driver) Finished(f *connector.Finished)     { d.c.finished(d.node, f) }
-func (d driver) Failed(f *connector.Failed)         { d.c.failed(d.node, f) }
-func (d driver) Ask(q connector.Ask)                { d.ask(q) }
-func (d driver) Answer(q connector.Answer)          { d.answer(q) }
+func (d driver) Launch(s *engine.Step, layers, _ bool) { d.launch(s, layers) }
+func (d driver) Copy(c engine.Copy)                    { d.c.copy(d.node, c) }
+func (d driver) Token(t connector.Token)               { d.c.token(d.node, t) }
+func (d driver) Move(m *connector.Move)                { d.move(m) }
+func (d driver) Reserved(o *connector.Offer)           { d.c.reserved(d.node, o) }
+func (d driver) Prefilled(p *connector.Prefilled)      { d.c.prefilled(d.node, p) }
+func (d driver) Migrated(m *connector.Migrated)        { d.c.migrated(d.node, m) }
+func (d driver) Finished(f *connector.Finished)        { d.c.finished(d.node, f) }
+func (d driver) Failed(f *connector.Failed)            { d.c.failed(d.node, f) }
+func (d driver) Ask(q connector.Ask)                   { d.ask(q) }
+func (d driver) Answer(q connector.Answer)             { d.answer(q) }
 
 // Check has everything right: no bytes move here.
 func (d driver) Check(k *connector.Check) {

@@ -37,7 +37,7 @@ func TestAnswers(t *testing.T) {
 		var seq *engine.Sequence
 		for range 9 {
 			seq = step.Works[0].Seq
-			end, tokens, err := m.Run(t.Context(), step, nil)
+			end, tokens, err := m.Run(t.Context(), step, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

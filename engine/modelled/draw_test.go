@@ -1,6 +1,7 @@
 package modelled
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
@@ -58,10 +59,19 @@ func (d *drawing) answer(r engine.Request, before func(*engine.Step)) (answer []
 		if before != nil {
 			before(step)
 		}
-		end, tokens, err := d.m.Run(d.t.Context(), step, nil)
+		// Nothing is written after all was read, and what becomes of it then changes no token.
+		var kept []byte
+		end, tokens, err := d.m.Run(d.t.Context(), step, nil, func() {
+			kept = bytes.Clone(d.slab.Bytes())
+			clear(d.slab.Bytes())
+		})
 		if err != nil {
 			d.t.Fatal(err)
 		}
+		if kept == nil || bytes.ContainsFunc(d.slab.Bytes(), func(r rune) bool { return r != 0 }) {
+			d.t.Fatal("a step did not say that it had read all KV, or wrote some after that")
+		}
+		copy(d.slab.Bytes(), kept)
 		d.now, answer = end, append(answer, tokens...)
 		step = d.sched.Step(end, end, engine.Done{At: end, Tokens: tokens}).Launch
 	}

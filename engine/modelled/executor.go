@@ -164,7 +164,7 @@ func (m *Executor) fills(step *engine.Step) (prompts, answers []fill) {
 }
 
 // Run implements engine.Executor.
-func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
+func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration), read func()) (time.Duration, []kvcache.Token, error) {
 	took := m.cost.Run(step)
 	end := step.At + took
 	prompts, answers := m.fills(step)
@@ -194,6 +194,9 @@ func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, t
 		if w.Sample {
 			m.toks = append(m.toks, m.draw(w.Seq, w.From+w.N))
 		}
+	}
+	if read != nil {
+		read()
 	}
 	if err := m.wait(ctx, end); err != nil {
 		return 0, nil, err

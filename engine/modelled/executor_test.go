@@ -86,7 +86,7 @@ func TestLateStep(t *testing.T) {
 					t.Errorf("layer %d after %d", l, len(layers)-1)
 				}
 				layers = append(layers, at)
-			})
+			}, nil)
 			if err != nil || end != c.end || len(tokens) != 1 {
 				t.Errorf("%v step, woken %v late: ended at %v with %d tokens, %v; want %v", kind, c.late, end, len(tokens), err, c.end)
 			}
@@ -116,7 +116,7 @@ func TestStoppedStep(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	reason := errors.New("the node has gone")
 	stop(reason)
-	if _, _, err := m.Run(ctx, &engine.Step{Kind: engine.Decode, At: clk.Now()}, nil); !errors.Is(err, reason) {
+	if _, _, err := m.Run(ctx, &engine.Step{Kind: engine.Decode, At: clk.Now()}, nil, nil); !errors.Is(err, reason) {
 		t.Errorf("%v, want %v", err, reason)
 	}
 }
@@ -157,7 +157,7 @@ func TestUse(t *testing.T) {
 			t.Fatal("no block")
 		}
 		before := m.Progress()
-		if _, _, err := m.Run(t.Context(), &engine.Step{Kind: engine.Prefill, Works: []engine.Work{{Seq: q, N: 3, Prompt: true, Sample: true}}}, nil); err != nil {
+		if _, _, err := m.Run(t.Context(), &engine.Step{Kind: engine.Prefill, Works: []engine.Work{{Seq: q, N: 3, Prompt: true, Sample: true}}}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		want := kvcache.NewContent(p.KVGeometry, "", "", prompt)
