@@ -26,8 +26,16 @@ func TestAdaptersAsSimulated(t *testing.T) {
 	ranks := engine.Ranks{"a": 16, "b": 32, "c": 8, "d": 32}
 	adapters := []string{"a", "b", "", "a", "c", "d", "d", "b", "c"}
 	const promptLen, tokens, rounds = 200, 4, 40
+	// What a request takes beyond the third, which is without an adapter, is its adapter's: on a slow machine all take longer.
 	// The least that an adapter takes is 16 ms, c's load from host memory.
-	near := func(real, virtual time.Duration) bool { return (real - virtual).Abs() <= virtual/20+5*time.Millisecond }
+	asSimulated := func(real, virtual []time.Duration) bool {
+		for i := range real {
+			if more := virtual[i] - virtual[2]; (real[i] - real[2] - more).Abs() > more/20+5*time.Millisecond {
+				return false
+			}
+		}
+		return real[2] >= virtual[2]-5*time.Millisecond
+	}
 	for _, h := range []handoff.Handoff{handoff.None, handoff.Layerwise} {
 		t.Run("handoff="+h.Name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +60,7 @@ func TestAdaptersAsSimulated(t *testing.T) {
 			}
 			c := start(t, cfg)
 			least := slices.Repeat([]time.Duration{time.Hour}, len(adapters))
-			for n := 0; n <= rounds && !slices.EqualFunc(least, want, near); n++ {
+			for n := 0; n <= rounds && !asSimulated(least, want); n++ {
 				for i, name := range adapters {
 					q := call{Prompt: prompt(n*len(adapters)+i, promptLen), MaxTokens: tokens, Stream: true}
 					if name != "" {
@@ -66,7 +74,7 @@ func TestAdaptersAsSimulated(t *testing.T) {
 				}
 			}
 			t.Logf("%v take %v, in virtual time %v", adapters, least, want)
-			if !slices.EqualFunc(least, want, near) {
+			if !asSimulated(least, want) {
 				t.Errorf("%v take %v, in virtual time %v", adapters, least, want)
 			}
 			c.poll("loads of adapters among the metrics", func() bool {

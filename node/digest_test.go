@@ -74,7 +74,7 @@ func (s *nodes) owned() string { return s.series("kvferry:kv_bad_blocks_total") 
 // rounds returns how often a test flips a bit of the same cluster.
 func rounds() int {
 	if testing.Short() {
-		return 2
+		return 1
 	}
 	return 5
 }
@@ -120,7 +120,7 @@ func (s *nodes) expectAll(n int, q query, want string) {
 // when it is matched, or when it has landed; it is computed anew, once, and the blame is the
 // prefill node's memory alone.
 func TestFlippedPrefillCache(t *testing.T) {
-	q := query{4, 100, 30}
+	q := query{4, 60, 12}
 	want := alone(t, []query{q})[0]
 	for _, checks := range []string{"landing,hit,last", "landing"} {
 		for _, hand := range handoff.Names() {
@@ -165,7 +165,7 @@ func TestFlippedPrefillCache(t *testing.T) {
 
 // TestFlippedDecodeCache: likewise of a decode node's prefix cache. Under v0 it has none.
 func TestFlippedDecodeCache(t *testing.T) {
-	q := query{4, 100, 30}
+	q := query{4, 60, 12}
 	want := alone(t, []query{q})[0]
 	hands := []string{handoff.Pull.Name, handoff.Push.Name, handoff.Layerwise.Name}
 	for i := range 2 * len(hands) {
@@ -214,7 +214,7 @@ func startCorrupted(t *testing.T, hand, checks string) (s *nodes, mover string, 
 // TestFlippedOnTheWire: a bit that changes on its way is the wire's fault, and the rails' that
 // carried it.
 func TestFlippedOnTheWire(t *testing.T) {
-	q := query{4, 100, 30}
+	q := query{4, 60, 12}
 	want := alone(t, []query{q})[0]
 	for _, hand := range handoff.Names() {
 		t.Run(hand, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestFlippedOnTheWire(t *testing.T) {
 // request never ends well with a wrong token, and the decode node's memory is to blame. Before
 // the first step, with a check of the first token, it is answered right.
 func TestFlippedWhileDecoding(t *testing.T) {
-	q := query{4, 100, 30}
+	q := query{4, 60, 12}
 	want := alone(t, []query{q})[0]
 	for _, checks := range []string{"landing,hit,last", "landing,hit,first,last", "landing,last,every=4"} {
 		for _, hand := range handoff.Names() {
@@ -295,7 +295,7 @@ func TestFlippedWhileDecoding(t *testing.T) {
 // TestFlippedAfterComputing: a bit of a prefill node's pool that changes once the prompt is
 // computed, and before it has left, is that node's fault, and the request is answered right.
 func TestFlippedAfterComputing(t *testing.T) {
-	q := query{4, 100, 30}
+	q := query{4, 60, 12}
 	want := alone(t, []query{q})[0]
 	for _, hand := range []handoff.Handoff{handoff.Pull, handoff.V0, handoff.Push} {
 		t.Run(hand.Name, func(t *testing.T) {

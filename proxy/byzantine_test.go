@@ -56,7 +56,7 @@ const (
 func TestByzantineNodes(t *testing.T) {
 	n := 300
 	if testing.Short() {
-		n = 100
+		n = 60
 	}
 	seeds := uint64(clocktest.Seeds(t, n))
 	var sum byzantineTally

@@ -94,7 +94,7 @@ func TestByzantineEngines(t *testing.T) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	right, failed := 0, 0
-	for seed := range min(clocktest.Seeds(t, 24), 200) {
+	for seed := range min(clocktest.Seeds(t, 12), 200) {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()

@@ -17,7 +17,7 @@ import (
 // TestByzantineServer: whatever a server does, each request ends with an error or with the right answer
 // soon after its timeout, memory stays bounded, and the same client asks the same server well afterwards.
 func TestByzantineServer(t *testing.T) {
-	seeds := clocktest.Seeds(t, 240)
+	seeds := clocktest.Seeds(t, 40)
 	before := memory()
 	room := make(chan bool, 8)
 	var all sync.WaitGroup
