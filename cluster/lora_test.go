@@ -13,7 +13,7 @@ import (
 )
 
 // TestAdaptersAsSimulated: LoRA adapters are loaded, kept, evicted and paid for by each token on
-// real nodes as in virtual time: each request of a round takes as long. A busy machine makes a
+// real nodes as in virtual time: each request of a round takes as much longer than one without an adapter. A busy machine makes a
 // request longer and never shorter, so rounds are repeated until each has been undisturbed once.
 func TestAdaptersAsSimulated(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestAdaptersAsSimulated(t *testing.T) {
 				return false
 			}
 		}
-		return real[2] >= virtual[2]-5*time.Millisecond
+		return real[2] >= virtual[2]-5*time.Millisecond && real[2] <= virtual[2]*3/2
 	}
 	for _, h := range []handoff.Handoff{handoff.None, handoff.Layerwise} {
 		t.Run("handoff="+h.Name, func(t *testing.T) {

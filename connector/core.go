@@ -307,7 +307,7 @@ func (c *Core) refuse(id uint64, err error) {
 	c.act.Drop = append(c.act.Drop, id)
 }
 
-// schedule lets the scheduler move and acts on what it says.
+// schedule lets the scheduler move, until there is nothing more to tell it.
 func (c *Core) schedule() {
 	if len(c.toRun) == 0 && c.sched.Current() != nil && (c.rouse == 0 || c.now < c.rouse) {
 		return // a layer more or a part that moved: nothing to the scheduler while a step is under way
@@ -318,6 +318,7 @@ func (c *Core) schedule() {
 	}
 }
 
+// runScheduler steps the scheduler once with the events in toRun and acts on what it says.
 func (c *Core) runScheduler() {
 	rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
 	c.toRun = c.toRun[:0]

@@ -19,7 +19,7 @@ import (
 // ended, so that none of these leaves if it has found a bad block. Every holds nothing back.
 type Checks struct {
 	Hit   bool // when the prefix cache had blocks of the prompt
-	First bool // when the first step of a leg that decodes has read them, or has ended if the driver does not say: see StepRead
+	First bool // when the first step of a leg that decodes has read them (StepRead), or else when it has ended
 	Last  bool // likewise of its last step
 	Every int  // after each so many of its tokens; 0 for never
 }
@@ -49,8 +49,8 @@ func (r *request) due(w engine.Work) bool {
 	return w.Sample && r.generates() && (last && r.Checks.Last || r.Checks.First && !r.looking)
 }
 
-// stepRead begins the checks that are due with the tokens of the step under way, beside what is left of it: the step
-// has read the blocks by now, so that what is wrong with the tokens is wrong with the blocks too.
+// stepRead begins the checks that are due with the tokens of the step under way, while the rest of the step goes on. The
+// step has read the blocks by now: if it read a wrong byte, the check finds that byte.
 func (c *Core) stepRead() {
 	step := c.sched.Current()
 	if step == nil {
@@ -69,10 +69,11 @@ func (c *Core) recheck(r *request, o engine.Output) bool {
 	k := &r.Checks
 	switch {
 	case !r.generates():
-	case (o.Last && k.Last || k.First && !r.looking) && r.early:
-		r.early = false // held until it has ended
 	case o.Last && k.Last, k.First && !r.looking:
-		c.compare(r, r.seq.Table.Refs(), true)
+		if !r.early {
+			c.compare(r, r.seq.Table.Refs(), true)
+		}
+		r.early = false
 	case o.Last && r.again > 0:
 		r.held = true // what is under way may find something
 	case k.Every > 0 && (o.Position+1)%k.Every == 0 && r.again == 0:

@@ -35,9 +35,9 @@ type Executor interface {
 	// samples, in order of Works; the driver has used them when it calls Run again. layer,
 	// if not nil, is called for layers 0, 1, ... in order, each as soon as the KV of that
 	// layer is in the blocks of all the step's prompts and no later than Run returns, with
-	// the time it was there. read, if not nil, may be called once: when the step reads and writes
-	// no KV any more, so that a check of it need not wait until Run returns. An error ends the node: an engine that cannot compute serves
-	// nobody. When ctx ends, Run returns its cause.
+	// the time it was there. read, if not nil, may be called once, when the step reads and writes
+	// no KV any more: a check of the KV then need not wait until Run returns. An error ends the
+	// node: an engine that cannot compute serves nobody. When ctx ends, Run returns its cause.
 	Run(ctx context.Context, step *Step, layer func(layer int, at time.Duration), read func()) (end time.Duration, tokens []kvcache.Token, err error)
 
 	// Load writes the KV of a sequence's blocks, the first of them at a place in its table, which

@@ -71,11 +71,11 @@ type Check struct {
 	First  int  // index of Blocks[0] in the sequence's block table
 	Part   Part // of all blocks; K and V are compared together
 	Want   Digests
-	// Landed are digests of the bytes of blocks that have just landed, in place of such that are made now.
+	// Landed, if not empty, has digests that were made when the blocks landed. They are not made again.
 	Landed Digested
 }
 
-// Digested holds digests of blocks that were made as they landed.
+// Digested holds digests of blocks, made as the blocks landed.
 type Digested struct {
 	slab   *kvcache.Slab
 	blocks []kvcache.Ref // full ones
@@ -83,14 +83,14 @@ type Digested struct {
 	sums   []uint64      // of each layer of each; 0: not known
 }
 
-// newDigested has room for the digests of those of consecutive blocks that so many tokens fill.
+// newDigested returns a Digested without digests, for those of consecutive blocks that a sequence of so many tokens fills.
 func newDigested(slab *kvcache.Slab, blocks []kvcache.Ref, first, tokens int) Digested {
 	g := slab.Geometry()
 	blocks = blocks[:min(max(tokens/g.BlockTokens-first, 0), len(blocks))]
 	return Digested{slab, blocks, first, make([]uint64, len(blocks)*g.Layers)}
 }
 
-// applied makes digests of the layers that are whole in bytes [from, to) of a block.
+// applied digests the layers that lie whole in bytes [from, to) of a block.
 func (d *Digested) applied(block, from, to int) {
 	if block >= len(d.blocks) {
 		return
@@ -101,10 +101,11 @@ func (d *Digested) applied(block, from, to int) {
 	}
 }
 
-// digest returns the digest of rows of a layer of a block that has landed.
+// digest returns the digest of the first rows of a layer of a block, from the bytes if it was not made before.
 func (d *Digested) digest(slab *kvcache.Slab, ref kvcache.Ref, index, layer, rows int) uint64 {
-	if i := index - d.first; i >= 0 && i < len(d.blocks) && d.blocks[i] == ref && rows == slab.Geometry().BlockTokens && layer < slab.Geometry().Layers {
-		if sum := d.sums[i*slab.Geometry().Layers+layer]; sum != 0 {
+	g := slab.Geometry()
+	if i := index - d.first; i >= 0 && i < len(d.blocks) && d.blocks[i] == ref && rows == g.BlockTokens && layer < g.Layers {
+		if sum := d.sums[i*g.Layers+layer]; sum != 0 {
 			return sum
 		}
 	}
@@ -139,8 +140,8 @@ func (a *Agent) Check(c Check, done func(Checked)) {
 	}
 }
 
-// run looks at the blocks from the last to the first: of what has just landed the last bytes are those that the CPU's
-// cache still has.
+// run looks at the blocks from the last to the first. Of blocks that have just landed, the CPU's cache still has the
+// last ones.
 func (c *Check) run(slab *kvcache.Slab) (out Checked) {
 	from, to := c.Part.sealed(slab.Geometry())
 	bad := func(index int, err error) {

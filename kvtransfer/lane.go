@@ -26,7 +26,7 @@ type move struct {
 	done  func(Moved)
 	ended bool // before Submit had returned
 
-	digested Digested
+	digested Digested // of a move with Move.Digest
 }
 
 // next is the move that may go now, and is under way from then on; nil if there is none.

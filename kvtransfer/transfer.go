@@ -94,8 +94,8 @@ type Move struct {
 	// another.
 	Notify bool
 	Value  uint32
-	// Digest has digests made of full blocks that a Read of Whole brings, as they land, while their bytes are in the
-	// CPU's cache: Moved.Digested is for the Check of these blocks.
+	// Digest has the full blocks of a Read of Whole digested as they land, while their bytes are in the CPU's cache.
+	// Moved.Digested saves the Check of these blocks from reading them again.
 	Digest bool
 	// Done is called once, perhaps before Move has returned: it must not wait for its caller.
 	Done func(Moved)
@@ -110,7 +110,7 @@ type Moved struct {
 	// says elsewhere if it does so for another reason. It wraps ErrWithdrawn if the grant
 	// had ended before, and the transport's errors.
 	Err error
-	// Digested is what Move.Digest asked for.
+	// Digested has the digests of the blocks if Move.Digest was set.
 	Digested Digested
 }
 
@@ -138,7 +138,7 @@ func (t *Transfer) Move(m Move) {
 		n := Notice{t.d.Transfer, m.Part.Layer, m.Value, digests(a.cfg.Slab, m.Part, local, first, m.Tokens, maxSums)}
 		v.opt.Message = n.Encode()
 	}
-	if m.Digest && m.Op == transport.Read && m.Part == Whole {
+	if m.Digest && m.Op == transport.Read && m.Part == Whole && len(m.Pairs) > 0 {
 		v.digested = newDigested(a.cfg.Slab, local, m.Pairs[0].Index, m.Tokens)
 		v.opt.OnApplied = v.digested.applied
 	}

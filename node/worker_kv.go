@@ -123,7 +123,7 @@ func (w *worker) Move(wanted *connector.Move) {
 	t.Move(kvtransfer.Move{
 		// The last move of a request that goes on elsewhere is told of by the proxy: its digests go with it.
 		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Tokens: m.Tokens, Since: m.Since, Notify: m.Write, Value: m.Token,
-		Digest: w.checks.landing && len(m.Pairs) > 0,
+		Digest: w.checks.landing,
 		Done: func(e kvtransfer.Moved) {
 			if errors.Is(e.Err, kvtransfer.ErrWithdrawn) {
 				e.Err = known{e.Err, connector.ErrWithdrawn}

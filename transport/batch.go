@@ -42,9 +42,10 @@ type BatchOptions struct {
 	// of this batch or another: if it fails at once, and on rails that copy by
 	// themselves, see Carrier. It may Submit; it must not close a segment or the engine.
 	OnDone func(*Batch)
-	// OnApplied, if not nil, is called for each piece of a request, that with its index, when bytes [from, to) of it
-	// are there: at once, so that they may be in the CPU's cache, before OnDone, and on the goroutine that noticed,
-	// several at a time perhaps. Nothing writes to them any more. It must not block.
+	// OnApplied, if not nil, is called when bytes [from, to) of a request, named by its index, have been moved. It is
+	// called at once, while the bytes may be in the CPU's cache, for each byte once, and before OnDone. Nothing
+	// writes to these bytes any more. Calls come on the goroutines that complete slices and may overlap; they must
+	// not block.
 	OnApplied func(request, from, to int)
 	// Since is when the caller's schedule had the batch submitted, by the engine's
 	// clock: a paced batch occupies the link from then on. It is for callers that
@@ -245,7 +246,7 @@ func (b *Batch) sliceDone(n int) {
 	}
 }
 
-// applied says what is there with a run of completed slices.
+// applied calls OnApplied for each of a run of completed slices.
 func (b *Batch) applied(run []*Slice) {
 	if b.opt.OnApplied == nil {
 		return
