@@ -16,7 +16,7 @@ func TestRoCETwoNICs(t *testing.T) {
 	needLab(t)
 	dir := t.TempDir()
 	out := run(t, Config{
-		NICs: 2, Rate: 80e6, Until: 2, Timeout: 2 * time.Minute, Out: dir,
+		NICs: 2, Rate: 80e6, Until: 2, Timeout: hang, Out: dir,
 		Files:   []File{{From: "testdata/roce-nics.sh"}, compile(t, "cmd/kvbench", "build")},
 		Command: []string{"sh", "/lab/roce-nics.sh"},
 		Faults: []Fault{

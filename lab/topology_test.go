@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestRoCETopology: on a host with two sockets and two NICs on each, memory goes by
@@ -20,7 +19,7 @@ func TestRoCETopology(t *testing.T) {
 	dir := t.TempDir()
 	out := lines{}
 	out.WriteString(run(t, Config{
-		Hosts: 1, NICs: 4, NUMA: true, Timeout: 3 * time.Minute, Out: dir, Env: []string{"KVFERRY_RDMA=rxe0,rxe1,rxe2,rxe3"},
+		Hosts: 1, NICs: 4, NUMA: true, Timeout: hang, Out: dir, Env: []string{"KVFERRY_RDMA=rxe0,rxe1,rxe2,rxe3"},
 		Files: []File{compile(t, "cmd/kvbench", "build"), compile(t, "transport/topology", "test", "-c")},
 		Command: []string{"sh", "-ec", `
 			kvbench topo
