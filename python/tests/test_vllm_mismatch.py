@@ -95,7 +95,6 @@ class TestMismatch(unittest.TestCase):
         for name in ADAPTERS:
             adapter(self.folder / name, name)
         self.count = 0
-        self.bootstrap = f"127.0.0.1:{port()}"
 
     def instance(self, role, base, **other):
         """One that is up."""
@@ -110,14 +109,17 @@ class TestMismatch(unittest.TestCase):
             side.get("ready")
         return p, d
 
-    def begin(self, role, base, **other):
-        """Starts an instance; without a role, an undivided one."""
-        config = {"rails": "tcp/lo", "timeout": 60, "lease": 120, "handoff": "layerwise", "bootstrap": self.bootstrap}
+    def begin(self, role, base, core=None, **other):
+        """Starts an instance; without a role, an undivided one. P has a core of its own unless told."""
+        bootstrap = f"127.0.0.1:{port()}"
+        config = {"rails": "tcp/lo", "timeout": 60, "lease": 120, "handoff": "layerwise", "bootstrap": bootstrap}
         connector = {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm", "kv_load_failure_policy": "recompute"}
         connector.update(kv_role=role, kv_connector_extra_config=config)
         options = {**BASES[base], **other}
         model = self.folder / options.pop("model") if "model" in options else None
-        return Instance(self, int(role == "kv_producer"), connector if role else None, model=model, **options)
+        made = Instance(self, int(role == "kv_producer") if core is None else core, connector if role else None, model=model, **options)
+        made.bootstrap = f"http://{bootstrap}"
+        return made
 
     def ask(self, instance, asked, most, params=None):
         """Asks an instance, and does not wait for its answer."""
@@ -144,7 +146,7 @@ class TestMismatch(unittest.TestCase):
         self.count += 1
         name = f"t{self.count}"
         if handoff == "layerwise":
-            self.ask(d, ask_d, 16, {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": name, "remote_bootstrap_addr": f"http://{self.bootstrap}"})
+            self.ask(d, ask_d, 16, {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": name, "remote_bootstrap_addr": p.bootstrap})
             self.ask(p, ask_p, 1, {**ASK, "transfer_id": name})
             p.answer()
         else:
@@ -199,17 +201,17 @@ class TestMismatch(unittest.TestCase):
     def test_few(self):
         """Three cells: two instances' dtype and weights, a request's salt. D by itself is the undivided instance."""
         p, d = self.pair("bf16")
+        others = [(cell, self.begin("kv_producer", "bf16", core=core, **cell[2])) for core, cell in enumerate(INSTANCES[:2])]
         self.ask(d, {}, 16)
         want = d.answer()[0]
         for handoff in HANDOFFS:
             self.cell("", "bf16", handoff, p, d, want, {}, {}, "")
             self.cell("cache_salt", "bf16", handoff, p, d, want, {"salt": "one"}, {"salt": "two"}, "")
         p.end()
-        for field, _, other in INSTANCES[:2]:
-            p = self.instance("kv_producer", "bf16", **other)
+        for (field, _, _), p in others:
+            p.get("ready")
             for handoff in HANDOFFS:
                 self.cell(field, "bf16", handoff, p, d, want, {}, {}, "")
-            p.end()
 
     def test_logprobs(self):
         """vLLM does not wait for the KV of a request with prompt_logprobs: D computes it, and serves on."""
@@ -221,7 +223,7 @@ class TestMismatch(unittest.TestCase):
                 before = d.ask("counted", do="count")["received"]
                 name = f"l{handoff}{received}"
                 if handoff == "layerwise":
-                    self.ask(d, ask, 16, {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": name, "remote_bootstrap_addr": f"http://{self.bootstrap}"})
+                    self.ask(d, ask, 16, {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": name, "remote_bootstrap_addr": p.bootstrap})
                     self.ask(p, ask, 1, {**ASK, "transfer_id": name})
                     p.answer()
                 else:
