@@ -33,11 +33,10 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 # What the tag promises: programs for every CPU of an architecture, whatever is set for this machine's.
 PORTABLE = {"GOAMD64": "v1", "GOARM64": "v8.0"}
 
-# Without symbols for debuggers, and with the commit, of which the version is made.
-FLAGS = ["-buildvcs=auto", "-ldflags=-s -w"]
-
-# Without paths of this machine. Where GOFLAGS is set it decides: with -trimpath all packages are compiled once more.
-TRIMMED = {"GOFLAGS": "-trimpath"}
+# Without symbols for debuggers and paths of this machine, and with the commit, of which the version is made.
+FLAGS = ["-trimpath", "-buildvcs=auto", "-ldflags=-s -w"]
+if os.environ.get("KVFERRY_UNTRIMMED"):  # .ci/run, which has compiled all packages with their paths by then
+    FLAGS.remove("-trimpath")
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -105,7 +104,7 @@ def build_sdist(directory, config_settings=None):
 
 def go(*arguments, **environment):
     """Runs the go command in the repository and returns what it prints."""
-    done = subprocess.run([GO, *arguments], cwd=ROOT, env=TRIMMED | os.environ | PORTABLE | environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([GO, *arguments], cwd=ROOT, env=os.environ | PORTABLE | environment, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise Fault(f"go {' '.join(arguments)} has failed, see above; cgo needs a C compiler: apt-get install gcc libc6-dev")
     return done.stdout.strip()
