@@ -7,23 +7,18 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A sealed holds the digests of the layers of one generation of a block, from when the bytes are written until the block
-// is recycled, also while it is in the prefix cache. Each copy on another node has the same. The digest of a full layer
-// is one hash of its 32 KiB. That of a layer with fewer rows is a sum over hashes of its rows, so that a row which a
-// decode step adds does not have the earlier ones hashed again: a digest never covers bytes that have changed since
-// they were first sealed.
+// A seal is the digest of the first rows of a layer of one generation of a block, from when the bytes are written until
+// the block is recycled, also while it is in the prefix cache. Each copy on another node has the same. The digest of a
+// full layer is one hash of its 32 KiB. That of a layer with fewer rows is a sum over hashes of its rows, so that a row
+// which a decode step adds does not have the earlier ones hashed again: a digest never covers bytes that have changed
+// since they were first sealed.
 //
 // XXH3 takes 0.013 CPU-s/GB of what is in the cache, as after a write, where CRC-32C takes 0.041 and hash/maphash
 // 0.085; from memory both read as fast as that gives them (BenchmarkDigest). It detects faults, not forgery.
-type sealed struct {
-	gen    uint32
-	layers []seal // the hidden states last
-}
-
-// A seal is the digest of the first rows of a layer.
 type seal struct {
 	sum  uint64
-	rows int
+	gen  uint32
+	rows uint32 // 0 if there is none
 }
 
 // ErrChanged is wrapped by the error for a block whose bytes matched their digest on this node before.
@@ -49,7 +44,7 @@ func (e *DigestError) Error() string {
 }
 
 // KeepDigests has Seal record digests from now on. It is called before the slab is used.
-func (s *Slab) KeepDigests() { s.sealed = make([]sealed, s.blocks) }
+func (s *Slab) KeepDigests() { s.sealed = make([]seal, (s.geometry.Layers+1)*s.blocks) }
 
 // Seal records the digest of the first rows rows of one layer of a block, or of its hidden
 // states if layer is Geometry.Layers. Whoever writes a layer calls it right after, while the
@@ -77,15 +72,7 @@ func (s *Slab) Land(ref Ref, layer, rows int, sum uint64) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := &s.sealed[ref.ID]
-	if b.layers == nil {
-		b.layers = make([]seal, s.geometry.Layers+1)
-	}
-	if b.gen != ref.Gen {
-		b.gen = ref.Gen
-		clear(b.layers)
-	}
-	b.layers[layer] = seal{sum, rows}
+	s.sealed[layer*s.blocks+int(ref.ID)] = seal{sum, ref.Gen, uint32(rows)}
 }
 
 // Sealed returns the recorded digest of a layer, and how many rows it covers: 0 if none are.
@@ -95,8 +82,8 @@ func (s *Slab) Sealed(ref Ref, layer int) (sum uint64, rows int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b := &s.sealed[ref.ID]; b.gen == ref.Gen && b.layers != nil {
-		return b.layers[layer].sum, b.layers[layer].rows
+	if e := s.sealed[layer*s.blocks+int(ref.ID)]; e.gen == ref.Gen {
+		return e.sum, int(e.rows)
 	}
 	return 0, 0
 }
