@@ -47,6 +47,8 @@
 //	window A            |  write  |                            one transfer's
 //	window B  |  read   |                   |  read   |        another's
 //
+// The owner of a window may hear of each write as it lands, see [Segment.WatchedWindow].
+//
 // The target's rail checks every slice: what is not opened is refused with ErrBounds, ErrAccess or, once closed,
 // ErrBadKey. Such a slice touches nothing; it fails its own batch at once, and neither its connection nor other batches.
 // On rails over sockets that holds against any peer. Over RDMA nobody but the NIC sees a slice, and it knows one key a

@@ -92,6 +92,12 @@ type Congested interface {
 	Congestion() (conns map[string]int, changes int64)
 }
 
+// A WriteWatcher is a rail that copies what peers write itself, and can say so.
+type WriteWatcher interface {
+	// WatchesWrites reports whether it calls what Access.Watched was given, of each key that is registered with it.
+	WatchesWrites() bool
+}
+
 // A Gauge is an endpoint that knows more of its path than completions show: a slice of a
 // megabyte takes a second on a slow path, which is not silent then, and several round trips on
 // one that has just begun. One whose first Flow is zero knows nothing, and is none.

@@ -31,6 +31,22 @@ type Window struct {
 // Ranges that are none, or not in the segment, are ErrInvalid; a segment that is closed
 // is net.ErrClosed.
 func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
+	return s.window(name, op, ranges, nil)
+}
+
+// WatchedWindow is Window of peers' writes, of which wrote hears as Access.Watched says. It is never called if one of the
+// engine's rails does not watch writes, as RDMA's do not: then nobody knows what has been written.
+func (s *Segment) WatchedWindow(name string, ranges []Range, wrote func(offset, n int64)) (*Window, error) {
+	if slices.ContainsFunc(s.e.cfg.Rails, func(r Rail) bool {
+		w, ok := r.(WriteWatcher)
+		return !ok || !w.WatchesWrites()
+	}) {
+		wrote = nil
+	}
+	return s.window(name, Write, ranges, wrote)
+}
+
+func (s *Segment) window(name string, op Op, ranges []Range, wrote func(offset, n int64)) (*Window, error) {
 	fail := func(err error) (*Window, error) {
 		return nil, &Error{Op: "open window " + name, Err: err}
 	}
@@ -45,7 +61,7 @@ func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
 		return fail(err)
 	}
 	w := &Window{seg: s, gone: make(chan struct{})}
-	if w.reg, err = s.e.registerKeys(name, s.mem, access); err != nil {
+	if w.reg, err = s.e.registerKeys(name, s.mem, access.Watched(wrote)); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

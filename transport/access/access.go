@@ -46,8 +46,9 @@ type Range struct {
 // nothing: memory under such a key is the local side of transfers and no more. An
 // Access does not change, and may be used concurrently.
 type Access struct {
-	may    [2]bool // by Op
-	ranges []Range // in order; neither overlapping nor adjacent
+	may    [2]bool               // by Op
+	ranges []Range               // in order; neither overlapping nor adjacent
+	wrote  func(offset, n int64) // nil if nobody watches
 }
 
 // Whole opens n bytes from the start of the memory, in both directions.
@@ -142,6 +143,18 @@ func (a *Access) Check(op Op, offset, n int64, near int) (int, error) {
 func (r *Range) holds(offset, n int64) bool {
 	return offset >= r.Offset && n <= r.Length && offset-r.Offset <= r.Length-n
 }
+
+// Watched returns the same access, of which wrote hears that bytes have changed: n bytes at an offset of the memory,
+// written by a peer or begun to be. Rails that watch writes call it on the goroutine that copies them, while they are in
+// the CPU's cache, before the slice completes, several at once for several connections, and not any more once the key
+// is invalid.
+func (a Access) Watched(wrote func(offset, n int64)) Access {
+	a.wrote = wrote
+	return a
+}
+
+// Wrote returns the function that Watched was given, or nil.
+func (a *Access) Wrote() func(offset, n int64) { return a.wrote }
 
 // Both is the same ranges in both directions.
 func (a Access) Both() Access {

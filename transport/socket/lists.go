@@ -9,6 +9,16 @@ type lists struct {
 	vec  [][]byte
 	at   []uint64
 	held []*region
+
+	watched []watched
+	told    int // of watched: whose function was called
+}
+
+// A watched slice is one of a frame whose memory somebody watches.
+type watched struct {
+	index     int // in vec
+	wrote     func(offset, n int64)
+	offset, n int64
 }
 
 var listsPool = sync.Pool{New: func() any { return new(lists) }}

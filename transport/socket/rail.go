@@ -136,6 +136,9 @@ func (r *Rail) SetDown(err error) {
 	}
 }
 
+// WatchesWrites implements transport.WriteWatcher.
+func (r *Rail) WatchesWrites() bool { return true }
+
 // Register implements transport.Rail.
 func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, error) {
 	if err := access.Within(int64(len(mem))); err != nil {

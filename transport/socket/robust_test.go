@@ -189,13 +189,23 @@ func TestTargetRefusesNoise(t *testing.T) {
 }
 
 // A connection cut at any place of a frame harms nothing else, and the rail
-// serves on.
+// serves on. Who watches hears of what has changed.
 func TestCutMidFrame(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	p := newRawPeer(t)
+	told := make([]bool, len(p.mem))
+	var err error
+	if p.key, err = p.rail.Register(p.mem, transport.Whole(int64(len(p.mem))).Watched(func(offset, n int64) {
+		for i := range n {
+			told[offset+i] = true
+		}
+	})); err != nil {
+		t.Fatal(err)
+	}
 	frame := frameBytesOf(request{count: 2, seq: 1, bytes: 2000}, []desc{{p.key, 100, 1000}, {p.key, 5000, 1000}}, bytes.Repeat([]byte{7}, 2000))
 	for i, at := range []int{0, 1, requestLen - 1, requestLen, requestLen + descLen + 3, len(frame) - 1500, len(frame) - 1} {
 		clear(p.mem)
+		clear(told)
 		p.connect(&hello{name: nameOf(i)})
 		p.send(frame[:at])
 		if err := p.c.(*net.TCPConn).CloseWrite(); err != nil {
@@ -210,6 +220,9 @@ func TestCutMidFrame(t *testing.T) {
 			inside := j >= 100 && j < 1100 || j >= 5000 && j < 6000
 			if b != 0 && !inside {
 				t.Fatalf("cut at %d: byte %d was touched", at, j)
+			}
+			if b != 0 && !told[j] {
+				t.Fatalf("cut at %d: nobody heard of byte %d", at, j)
 			}
 		}
 	}

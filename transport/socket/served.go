@@ -263,6 +263,7 @@ func (s *served) take() error {
 			err = s.read(&r, b)
 		}
 		clear(s.vec)
+		clear(s.watched)
 		s.giveBack()
 		s.lists = nil
 		if err = cmp.Or(err, s.guessed); err != nil {
@@ -275,7 +276,7 @@ func (s *served) take() error {
 // those that have none. Refused slices leave nil in s.vec. The last is refused too if one of
 // as many slices before it was as its immediate depends on.
 func (s *served) resolve(r *request, descs []byte, behind uint64) (naks []byte) {
-	s.vec, s.held = s.vec[:0], s.held[:0]
+	s.vec, s.held, s.watched, s.told = s.vec[:0], s.held[:0], s.watched[:0], 0
 	var key transport.Key
 	var g *region
 	near := 0
@@ -306,6 +307,8 @@ func (s *served) resolve(r *request, descs []byte, behind uint64) (naks []byte) 
 			n := response{typ: nak, code: why, index: i, seq: r.seq}
 			naks = n.append(naks)
 			mem = nil
+		} else if wrote := g.access.Wrote(); wrote != nil && r.op == transport.Write && len(mem) > 0 {
+			s.watched = append(s.watched, watched{i, wrote, int64(d.offset), int64(d.length)})
 		}
 		s.vec = append(s.vec, mem)
 	}
@@ -332,7 +335,9 @@ func (s *served) write(r *request, descs []byte) error {
 	naks := s.resolve(r, descs, behind)
 	defer func() { s.releaseHeld(s.held) }()
 	immOK := r.hasImm && (len(naks) == 0 || s.vec[r.count-1] != nil)
-	if err := s.apply(r, descs, naks); err != nil {
+	err := s.apply(r, descs, naks)
+	s.landed(r.count) // a frame that was broken off has changed some
+	if err != nil {
 		if errors.Is(err, syscall.EFAULT) {
 			s.rail.inspect(s.held)
 		}
@@ -363,7 +368,14 @@ func (s *served) apply(r *request, descs, naks []byte) error {
 			}
 		}
 	case len(naks) == 0:
-		return s.in.scatter(s.vec)
+		for rest := s.vec; len(rest) > 0; {
+			var err error
+			if rest, err = s.in.fill(rest); err != nil {
+				return err
+			}
+			s.landed(len(s.vec) - len(rest))
+		}
+		return nil
 	default:
 		if err := s.applyAround(r, descs); err != nil {
 			return err
@@ -373,6 +385,14 @@ func (s *served) apply(r *request, descs, naks []byte) error {
 		return nil
 	}
 	return s.tell(naks)
+}
+
+// landed tells who watches them of the slices before an index.
+func (s *served) landed(before int) {
+	for ; s.told < len(s.watched) && s.watched[s.told].index < before; s.told++ {
+		w := s.watched[s.told]
+		w.wrote(w.offset, w.n)
+	}
 }
 
 // tell sends naks.
@@ -396,6 +416,7 @@ func (s *served) applyAround(r *request, descs []byte) error {
 		} else {
 			err = s.in.scatter([][]byte{mem})
 		}
+		s.landed(i + 1)
 		if err != nil {
 			return err
 		}

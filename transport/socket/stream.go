@@ -96,11 +96,19 @@ func (s *stream) begin() (err error) {
 func (s *stream) empty() bool { return s.r == s.w }
 
 // scatter fills every element of dst, in order. It uses dst up. Memory that is not there is EFAULT.
-func (s *stream) scatter(dst [][]byte) error {
+func (s *stream) scatter(dst [][]byte) (err error) {
+	for len(dst) > 0 && err == nil {
+		dst, err = s.fill(dst)
+	}
+	return err
+}
+
+// fill does a step of scatter, and returns the elements that are not filled yet.
+func (s *stream) fill(dst [][]byte) ([][]byte, error) {
 	for len(dst) > 0 && s.r < s.w {
 		n := min(len(dst[0]), s.w-s.r)
 		if err := pages.CopyChecked(dst[0][:n], s.buf[s.r:s.w]); err != nil {
-			return err
+			return dst, err
 		}
 		s.r += n
 		dst = consume(dst, n)
@@ -109,22 +117,19 @@ func (s *stream) scatter(dst [][]byte) error {
 		dst = dst[1:]
 	}
 	if len(dst) == 0 {
-		return nil
+		return nil, nil
 	}
-	s.r, s.w = 0, 0
-	for len(dst) > 0 {
-		n, err := s.src.readv(dst, s.buf)
-		if err != nil {
-			return err
-		}
-		for n > 0 && len(dst) > 0 {
-			m := min(n, len(dst[0]))
-			n -= m
-			dst = consume(dst, m)
-		}
-		s.w = n
+	n, err := s.src.readv(dst, s.buf)
+	if err != nil {
+		return dst, err
 	}
-	return nil
+	for n > 0 && len(dst) > 0 {
+		m := min(n, len(dst[0]))
+		n -= m
+		dst = consume(dst, m)
+	}
+	s.r, s.w = 0, n
+	return dst, nil
 }
 
 // consume takes n bytes, at most len(dst[0]), and the empty elements after

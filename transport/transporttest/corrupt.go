@@ -30,6 +30,12 @@ func (c *Corrupter) Every(n int) { c.every.Store(int64(n)) }
 // Carried is how many slices with bytes it has carried, and of them spoilt.
 func (c *Corrupter) Carried() (carried, flipped int64) { return c.carried.Load(), c.flipped.Load() }
 
+// WatchesWrites implements transport.WriteWatcher, as the rail does.
+func (c *Corrupter) WatchesWrites() bool {
+	w, ok := c.Rail.(transport.WriteWatcher)
+	return ok && w.WatchesWrites()
+}
+
 // Dial implements transport.Rail.
 func (c *Corrupter) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
 	ep, err := c.Rail.Dial(ctx, addr)

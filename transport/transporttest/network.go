@@ -251,6 +251,9 @@ func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, err
 	return key, nil
 }
 
+// WatchesWrites implements transport.WriteWatcher.
+func (r *Rail) WatchesWrites() bool { return true }
+
 // Deregister implements transport.Rail.
 func (r *Rail) Deregister(key transport.Key) error {
 	r.mu.Lock()
@@ -408,6 +411,9 @@ func (r *Rail) apply(s *transport.Slice, local []byte) error {
 		at := g.mem[s.Offset:][:len(local)]
 		if s.Op == transport.Write {
 			copy(at, local)
+			if wrote := g.access.Wrote(); wrote != nil && len(local) > 0 {
+				wrote(s.Offset, int64(len(local)))
+			}
 		} else {
 			copy(local, at)
 		}

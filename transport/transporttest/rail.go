@@ -90,6 +90,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 			{"WindowImmediate", testWindowImmediate},
 			{"WindowRefusesAlone", testWindowRefusesAlone},
 			{"WindowClose", testWindowClose},
+			{"Watched", testWatched},
 			{"WindowFaults", testWindowFaults},
 		}...)
 	} else {

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"bytes"
 	"errors"
+	"sync"
 	"testing"
 
 	"kvferry/transport"
@@ -293,5 +294,62 @@ func testLocalOnly(t *testing.T, make Factory) {
 		if err := k.r.Deregister(k.key); !errors.Is(err, transport.ErrBadKey) {
 			t.Errorf("deregistered twice: %v", err)
 		}
+	}
+}
+
+// testWatched: who watches a window hears of every slice that was written to it, once, when its bytes are there and
+// before it completes, and of no slice that was refused.
+func testWatched(t *testing.T, make Factory) {
+	const each, n = 10_000, 100 // a frame has many, and more than is copied in one step
+	x := newBench(t, make, n*each+1<<20)
+	defer x.close()
+	if w, ok := x.b.(transport.WriteWatcher); !ok || !w.WatchesWrites() {
+		t.Log("NOT PROMISED: this rail does not watch writes")
+		return
+	}
+	fill(x.src, 1)
+	var mu sync.Mutex
+	heard := map[transport.Range]int{}
+	access, err := transport.NewAccess(transport.Write, []transport.Range{{Length: 50 * each}, {Offset: 60 * each, Length: int64(len(x.dst)) - 60*each}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x.b.Register(x.dst, access.Watched(func(offset, n int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		heard[transport.Range{Offset: offset, Length: n}]++
+		if !bytes.Equal(x.dst[offset:offset+n], x.src[offset:offset+n]) {
+			t.Errorf("%d bytes at %d are not there yet", n, offset)
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	c := newTally(t)
+	done := func(s *transport.Slice, err error) {
+		mu.Lock()
+		times := heard[transport.Range{Offset: s.Offset, Length: int64(len(s.Local))}]
+		if err != nil {
+			refused++
+		}
+		mu.Unlock()
+		if want := err == nil && s.Op == transport.Write && len(s.Local) > 0; times != 0 != want || times > 1 {
+			t.Errorf("%v of %d bytes at %d, which ended with %v, was heard of %d times", s.Op, len(s.Local), s.Offset, err, times)
+		}
+		c.done(s, err)
+	}
+	var list []*transport.Slice
+	for i := range n {
+		list = append(list, transport.NewSlice(transport.Write, x.src[i*each:(i+1)*each], key, int64(i*each), done))
+	}
+	list = append(list,
+		transport.NewSlice(transport.Write, x.src[n*each:], key, n*each, done),
+		transport.NewSlice(transport.Write, nil, key, 0, done),
+		transport.NewSlice(transport.Read, x.src[7:8], key, 7, done))
+	x.post(c, list)
+	c.wait(len(list))
+	if refused != 11 {
+		t.Errorf("%d slices were refused: 10 are outside the window, and one reads", refused)
 	}
 }
