@@ -187,6 +187,6 @@ func (a *Agent) message(m transport.Message) {
 			a.cfg.Logger.Warn("notices dropped: they came through another transfer's window", "window", m.Segment, "for", g.name, "rail", m.Rail)
 		}
 	default:
-		g.terms.OnArrival(Arrival{Layer: n.Layer, Value: n.Value, At: a.clk.Now(), Digests: n.Digests})
+		g.terms.OnArrival(Arrival{Layer: n.Layer, Value: n.Value, At: a.clk.Now(), Digests: n.Digests, Landed: g.landed})
 	}
 }

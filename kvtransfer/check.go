@@ -2,6 +2,7 @@ package kvtransfer
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"slices"
 
@@ -90,14 +91,39 @@ func newDigested(slab *kvcache.Slab, blocks []kvcache.Ref, first, tokens int) Di
 	return Digested{slab, blocks, first, make([]uint64, len(blocks)*g.Layers)}
 }
 
-// applied digests the layers that lie whole in bytes [from, to) of a block.
-func (d *Digested) applied(block, from, to int) {
+// landed digests the layers that lie whole in bytes [from, to) of a block, which have landed. Those that do so in part
+// have no digest any more.
+func (d *Digested) landed(block, from, to int) {
 	if block >= len(d.blocks) {
 		return
 	}
 	g := d.slab.Geometry()
-	for l := (from + g.LayerBytes() - 1) / g.LayerBytes(); (l+1)*g.LayerBytes() <= to; l++ {
-		d.sums[block*g.Layers+l] = d.slab.Digest(d.blocks[block].ID, l, g.BlockTokens)
+	for l := from / g.LayerBytes(); l < g.Layers && l*g.LayerBytes() < to; l++ {
+		sum := uint64(0)
+		if from <= l*g.LayerBytes() && (l+1)*g.LayerBytes() <= to {
+			sum = d.slab.Digest(d.blocks[block].ID, l, g.BlockTokens)
+		}
+		d.sums[block*g.Layers+l] = sum
+	}
+}
+
+// wrote returns a function that is landed of n bytes at an offset of the slab.
+func (d *Digested) wrote() func(offset, n int64) {
+	first, end := int64(math.MaxInt64), int64(0) // by ID
+	for _, b := range d.blocks {
+		first, end = min(first, int64(b.ID)), max(end, int64(b.ID)+1)
+	}
+	at := make([]int32, max(end-first, 0)) // index of each block, from 1
+	for i, b := range d.blocks {
+		at[int64(b.ID)-first] = int32(i) + 1
+	}
+	slot := int64(d.slab.Geometry().SlotBytes())
+	return func(offset, n int64) {
+		for id := max(offset/slot, first); id < end && id*slot < offset+n; id++ {
+			if i := at[id-first]; i > 0 {
+				d.landed(int(i)-1, int(max(offset-id*slot, 0)), int(min(offset+n-id*slot, slot)))
+			}
+		}
 	}
 }
 

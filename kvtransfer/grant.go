@@ -20,6 +20,9 @@ type Terms struct {
 	Tokens int           // of the sequence: its last block may be full in part
 	Hidden bool          // the blocks' hidden states too
 	Tag    string        // names the request in the log
+	// Digest has the full blocks of a Write grant digested as they land, while their bytes are in the CPU's cache, if the
+	// rails watch writes. Arrival.Landed saves the Check of these blocks from reading them again.
+	Digest bool
 
 	// Lease is how long the grant lasts if nobody ends it, from the call of Grant or Renew.
 	// 0 is until somebody does; less is an error.
@@ -38,6 +41,7 @@ type Arrival struct {
 	Value   uint32        // of the peer's Move
 	At      time.Duration // when that was heard
 	Digests Digests       // of what was written, for its Check
+	Landed  Digested      // the digests that were made as it landed, if Terms.Digest was set
 }
 
 // End is why a grant has ended.
@@ -76,6 +80,7 @@ type Grant struct {
 	name     string // of the window, here and by the notices that come through it
 	terms    Terms
 	window   *transport.Window
+	landed   Digested    // of a Write grant with Terms.Digest
 	lease    *time.Timer // nil without one
 	strayed  atomic.Bool // a notice came through another window, and the log says so
 	over     atomic.Bool
@@ -95,7 +100,13 @@ func (a *Agent) Grant(transfer uint64, terms Terms) (*Grant, error) {
 	g := &Grant{a: a, transfer: transfer, terms: terms, name: fmt.Sprintf("%s/%d", a.cfg.Name, transfer)}
 	geometry := a.cfg.Slab.Geometry()
 	var err error
-	if g.window, err = a.segment.Window(g.name, terms.Op, ranges(geometry, terms.Blocks, terms.Hidden)); err != nil {
+	if open := ranges(geometry, terms.Blocks, terms.Hidden); terms.Digest && terms.Op == transport.Write {
+		g.landed = newDigested(a.cfg.Slab, terms.Blocks, terms.First, terms.Tokens)
+		g.window, err = a.segment.WatchedWindow(g.name, open, g.landed.wrote())
+	} else {
+		g.window, err = a.segment.Window(g.name, terms.Op, open)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := a.keep(g); err != nil {

@@ -140,7 +140,7 @@ func (t *Transfer) Move(m Move) {
 	}
 	if m.Digest && m.Op == transport.Read && m.Part == Whole && len(m.Pairs) > 0 {
 		v.digested = newDigested(a.cfg.Slab, local, m.Pairs[0].Index, m.Tokens)
-		v.opt.OnApplied = v.digested.applied
+		v.opt.OnApplied = v.digested.landed
 	}
 	for _, r := range v.reqs {
 		v.bytes += len(r.Local)

@@ -38,9 +38,10 @@ func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 		},
 	}
 	if l.handoff.Offers(handoff.DecodeLeg) {
-		terms.Op, terms.Lease = transport.Write, 0
+		terms.Op, terms.Lease, terms.Digest = transport.Write, 0, w.checks.landing
 		terms.OnArrival = func(a kvtransfer.Arrival) {
 			w.run(func() connector.Event {
+				l.digested = a.Landed
 				l.expect(kvtransfer.Part{Layer: a.Layer}, a.Digests, len(o.Blocks), w.cfg.Profile.KVGeometry.Layers)
 				return connector.Arrived{ID: o.ID, Part: numberOf(a.Layer), Token: a.Value, At: a.At}
 			})
