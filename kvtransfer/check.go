@@ -91,8 +91,8 @@ func newDigested(slab *kvcache.Slab, blocks []kvcache.Ref, first, tokens int) Di
 	return Digested{slab, blocks, first, make([]uint64, len(blocks)*g.Layers)}
 }
 
-// landed digests the layers that lie whole in bytes [from, to) of a block, which have landed. Those that do so in part
-// have no digest any more.
+// landed digests the layers that lie whole in bytes [from, to) of a block, which have landed. A layer that does so in part
+// has no digest any more.
 func (d *Digested) landed(block, from, to int) {
 	if block >= len(d.blocks) {
 		return
@@ -107,7 +107,7 @@ func (d *Digested) landed(block, from, to int) {
 	}
 }
 
-// wrote returns a function that is landed of n bytes at an offset of the slab.
+// wrote returns a function that calls landed for n bytes at an offset of the slab.
 func (d *Digested) wrote() func(offset, n int64) {
 	first, end := int64(math.MaxInt64), int64(0) // by ID
 	for _, b := range d.blocks {

@@ -92,9 +92,9 @@ type Congested interface {
 	Congestion() (conns map[string]int, changes int64)
 }
 
-// A WriteWatcher is a rail that copies what peers write itself, and can say so.
+// A WriteWatcher is a rail whose target copies what peers write, and can tell the owner of the memory.
 type WriteWatcher interface {
-	// WatchesWrites reports whether it calls what Access.Watched was given, of each key that is registered with it.
+	// WatchesWrites reports whether the rail calls the functions of Access.Watched.
 	WatchesWrites() bool
 }
 

@@ -34,8 +34,9 @@ func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
 	return s.window(name, op, ranges, nil)
 }
 
-// WatchedWindow is Window of peers' writes, of which wrote hears as Access.Watched says. It is never called if one of the
-// engine's rails does not watch writes, as RDMA's do not: then nobody knows what has been written.
+// WatchedWindow is a Window for writes that calls wrote for each slice that a peer has written, as Access.Watched says. It
+// is never called if one of the engine's rails does not watch writes, as those of RDMA and shm do not: bytes may come over
+// that rail unseen.
 func (s *Segment) WatchedWindow(name string, ranges []Range, wrote func(offset, n int64)) (*Window, error) {
 	if slices.ContainsFunc(s.e.cfg.Rails, func(r Rail) bool {
 		w, ok := r.(WriteWatcher)

@@ -144,10 +144,10 @@ func (r *Range) holds(offset, n int64) bool {
 	return offset >= r.Offset && n <= r.Length && offset-r.Offset <= r.Length-n
 }
 
-// Watched returns the same access, of which wrote hears that bytes have changed: n bytes at an offset of the memory,
-// written by a peer or begun to be. Rails that watch writes call it on the goroutine that copies them, while they are in
-// the CPU's cache, before the slice completes, several at once for several connections, and not any more once the key
-// is invalid.
+// Watched returns the same access with a function that is called when a peer has written n bytes at an offset of the
+// memory, or perhaps a part of them before its connection broke. A rail that watches writes calls it on the goroutine
+// that copied the bytes, while they are in the CPU's cache, and before the slice completes. Calls for several
+// connections may run at once. There are none once the key is invalid.
 func (a Access) Watched(wrote func(offset, n int64)) Access {
 	a.wrote = wrote
 	return a
