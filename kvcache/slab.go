@@ -20,7 +20,7 @@ type Slab struct {
 	mem      []byte
 
 	mu     sync.Mutex
-	sealed []seal // of each layer of each block, the hidden states last: layers are written of many blocks in turn; nil if no digests are kept
+	sealed []seal // by layer, the hidden states last, then by BlockID: a layer of many blocks is written in turn; nil if no digests are kept
 }
 
 // SlabBytes is the memory that a slab of so many blocks takes.

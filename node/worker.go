@@ -122,7 +122,7 @@ type live struct {
 	want    map[kvtransfer.Part][]kvtransfer.Digests
 
 	right    int                 // parts of our moves that were checked, and right
-	digested kvtransfer.Digested // of the blocks that our move has read
+	digested kvtransfer.Digested // of the blocks that our move has read or a peer has written
 
 	done  bool // prefill: all was computed, and written if this leg writes
 	parts int  // checked

@@ -387,7 +387,7 @@ func (s *served) apply(r *request, descs, naks []byte) error {
 	return s.tell(naks)
 }
 
-// landed tells who watches them of the slices before an index.
+// landed calls the watchers of the slices before an index of s.vec, each once.
 func (s *served) landed(before int) {
 	for ; s.told < len(s.watched) && s.watched[s.told].index < before; s.told++ {
 		w := s.watched[s.told]
@@ -416,7 +416,6 @@ func (s *served) applyAround(r *request, descs []byte) error {
 		} else {
 			err = s.in.scatter([][]byte{mem})
 		}
-		s.landed(i + 1)
 		if err != nil {
 			return err
 		}
