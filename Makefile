@@ -19,19 +19,20 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce mismatches clients vet format lint unit build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak flips flips-roce bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
+.PHONY: help test test-roce mismatches clients vet format lint unit unit-tools build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak flips flips-roce bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # Garbage is collected after 400 % growth in place of 100: compiling, checking and the race detector's tests take a sixth
 # less of the CPU, for a few hundred MB.
-vet format lint unit test-roce: export GOGC ?= 400
+vet format lint unit unit-tools test-roce: export GOGC ?= 400
 
-# staticcheck computes while most tests wait: it has what they leave of the CPUs, and what it says comes behind them.
+# staticcheck and the test of the mutation tool run on the CPU time that the other tests leave idle. Their output
+# follows that of the other tests.
 test: vet format ## vet, gofumpt, staticcheck and all tests under the race detector
 	@said=$$(mktemp); trap 'kill $$lint 2>/dev/null; rm -f "$$said"' EXIT; trap 'exit 1' INT TERM; \
-	nice $(MAKE) --no-print-directory lint >"$$said" 2>&1 & lint=$$!; \
+	nice $(MAKE) --no-print-directory lint unit-tools >"$$said" 2>&1 & lint=$$!; \
 	$(MAKE) --no-print-directory unit; unit=$$?; \
 	wait $$lint; found=$$?; cat "$$said"; [ $$unit = 0 ] && [ $$found = 0 ]
 	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list $(PACKAGES) | wc -l) packages passed"
@@ -59,6 +60,9 @@ unit:
 	@echo "== go test -race -shuffle=on $(PACKAGES)"
 	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
 	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -short -vet=off -ldflags="-s -w" -shuffle=on -timeout 30m $(PACKAGES)
+
+unit-tools:
+	@echo "== go -C tools test ./..."
 	@$(GO) -C tools test -vet=off ./...
 
 build: ## the daemons and kvbench into bin/
