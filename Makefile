@@ -31,10 +31,10 @@ vet format lint unit unit-tools test-roce: export GOGC ?= 400
 # staticcheck and the test of the mutation tool run on the CPU time that the other tests leave idle. Their output
 # follows that of the other tests.
 test: vet format ## vet, gofumpt, staticcheck and all tests under the race detector
-	@said=$$(mktemp); trap 'kill $$lint 2>/dev/null; rm -f "$$said"' EXIT; trap 'exit 1' INT TERM; \
-	nice $(MAKE) --no-print-directory lint unit-tools >"$$said" 2>&1 & lint=$$!; \
+	@said=$$(mktemp); trap 'kill $$beside 2>/dev/null; rm -f "$$said"' EXIT; trap 'exit 1' INT TERM; \
+	nice $(MAKE) --no-print-directory lint unit-tools >"$$said" 2>&1 & beside=$$!; \
 	$(MAKE) --no-print-directory unit; unit=$$?; \
-	wait $$lint; found=$$?; cat "$$said"; [ $$unit = 0 ] && [ $$found = 0 ]
+	wait $$beside; found=$$?; cat "$$said"; [ $$unit = 0 ] && [ $$found = 0 ]
 	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list $(PACKAGES) | wc -l) packages passed"
 
 vet:
