@@ -110,15 +110,19 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestOverload sends 60 times what the pool can hold at once. Everyone gets all
+// TestOverload sends 60 times what the pool can hold at once, or 30 times with -short. Everyone gets all
 // of their tokens or is told why not, and afterwards nothing is left behind.
 func TestOverload(t *testing.T) {
+	load := 240
+	if testing.Short() {
+		load /= 2
+	}
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			// Not in parallel, it takes the whole machine. 64 blocks hold 4 prompts of 240
 			// tokens, and not their output: some are preempted.
 			cfg := Config{
-				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.005, Decode: 0.1}), KVBlocks: 64, MaxQueue: 180,
+				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.005, Decode: 0.1}), KVBlocks: 64, MaxQueue: load * 3 / 4,
 			}
 			if handoff == "nondisagg" {
 				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
@@ -133,7 +137,6 @@ func TestOverload(t *testing.T) {
 			}
 			c.http.CloseIdleConnections()
 
-			const load = 240
 			client := &http.Client{Transport: &http.Transport{}}
 			burst := &testCluster{Cluster: c.Cluster, t: t, http: client}
 			results := make(chan result, load)
@@ -163,8 +166,8 @@ func TestOverload(t *testing.T) {
 					t.Fatalf("%d of %d requests have not ended", load-served-refused, load)
 				}
 			}
-			if served < 100 || len(texts) != 8 {
-				t.Errorf("%d of %d served with %d different texts: want 100 or more and 8 texts", served, load, len(texts))
+			if served < load/2-20 || len(texts) != 8 {
+				t.Errorf("%d of %d served with %d different texts: want %d or more and 8 texts", served, load, len(texts), load/2-20)
 			}
 			t.Logf("%d served, %d refused, %v preemptions", served, refused, c.metric("vllm:num_preemptions_total"))
 			client.CloseIdleConnections()

@@ -32,11 +32,14 @@ const failedTransfers = "vllm:nixl_num_failed_transfers_total"
 // busiest moment. make soak runs it for long.
 func TestSoak(t *testing.T) {
 	if *soakRequests == 0 {
-		small := profile(t, cost{})
+		small, requests := profile(t, cost{}), 240
+		if testing.Short() {
+			requests = 120
+		}
 		for _, handoff := range handoffs {
 			t.Run(handoff, func(t *testing.T) {
 				t.Parallel()
-				x := soak{requests: 240, early: 50 * time.Millisecond, small: true}
+				x := soak{requests: requests, early: 50 * time.Millisecond, small: true}
 				x.run(t, small, handoff)
 			})
 		}
