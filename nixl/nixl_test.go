@@ -48,9 +48,23 @@ func built(t *testing.T, flags string) string {
 	if err := os.WriteFile(filepath.Join(dir, "kvferry.h"), header, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run(t, nil, "go", "build", "-tags", "cshared", "-buildmode=c-shared", "-o", filepath.Join(dir, "libkvferry.so"), "../cmd/libkvferry")
+	buildLibrary(t, filepath.Join(dir, "libkvferry.so"))
 	run(t, []string{"CXXFLAGS=-O0 -g " + flags}, "./build", dir)
 	return dir
+}
+
+// buildLibrary waits for cmd/libkvferry's tests if they build the library just now: then all is compiled.
+func buildLibrary(t *testing.T, name string) {
+	t.Helper()
+	lock, err := os.Open("../cmd/libkvferry/kvferry.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	run(t, nil, "go", "build", "-tags", "cshared", "-buildmode=c-shared", "-o", name, "../cmd/libkvferry")
 }
 
 // program compiles one of testdata's, as NIXL's core is: its classes can be seen by what it loads.
