@@ -30,6 +30,8 @@ func parseKVChecks(list string) (k kvChecks, err error) {
 	for name := range strings.SplitSeq(list, ",") {
 		every, isEvery := strings.CutPrefix(name, "every=")
 		switch when := whens[name]; {
+		case when != nil && *when || isEvery && k.Every > 0:
+			return k, fmt.Errorf("%q: the list has it already: name each check once", name)
 		case when != nil:
 			*when = true
 		case isEvery:

@@ -44,6 +44,7 @@ func TestParseKVChecks(t *testing.T) {
 	}
 	for list, want := range map[string]string{
 		"": "use landing", "landing,none": "none alone", "first,last,every=4": "add landing", "landing,every=0": "1 or more", "landing, hit": `" hit"`,
+		"landing,hit,landing": "once", "landing,every=4,every=8": `"every=8": the list has it already`,
 	} {
 		if _, err := parseKVChecks(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", list, err, want)
