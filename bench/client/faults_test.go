@@ -84,6 +84,7 @@ var wrongs = []wrong{
 	{name: "no [DONE]", serve: says(token, token, token, token, token, last, six), notes: []string{NoteNoDone}, vllm: true, sglang: true},
 	{name: "more tokens than there are", serve: says(token, token, token, token, token, last, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":4611686018427387904}}\n\n", doneAt), fault: FaultGarbage, says: []string{"usage:", "4611686018427387904"}},
 	{name: "a billion tokens", serve: says(token, token, token, token, token, last, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":1000000000}}\n\n", doneAt), fault: FaultGarbage, says: []string{"usage:", "1000000000"}},
+	{name: "a prompt of a billion tokens", serve: says(token, token, token, token, token, last, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1000000000,\"completion_tokens\":6}}\n\n", doneAt), fault: FaultGarbage, says: []string{"usage:", "1000000000"}},
 	{name: "a billion tokens in a chunk", serve: says(strings.Replace(token, "]}", "],\"usage\":{\"completion_tokens\":1000000000}}", 1), token, token, token, token, last, six, doneAt), vllm: true, sglang: true},
 	{name: "a choice before the first", serve: says("data: {\"choices\":[{\"index\":-1,\"text\":\"x\"}]}\n\n", last, six, doneAt), fault: FaultGarbage, says: []string{"index is -1"}},
 	{name: "a choice at no place", serve: says("data: {\"choices\":[{\"index\":9223372036854775807,\"text\":\"x\"}]}\n\n", last, six, doneAt), fault: FaultGarbage, says: []string{"index is 9223372036854775807"}},

@@ -167,9 +167,8 @@ type Usage struct {
 	CachedTokens int `json:"cached_tokens,omitempty"`
 }
 
-// mostTokens is more than any model takes in a request, by a factor of a hundred. Sums of what is below
-// it do not overflow.
-const mostTokens = 1e9
+// mostTokens is more than any model takes in a request, by a factor of ten. Sums of what is below it do not overflow.
+const mostTokens = 1e8
 
 // possible reports whether somebody may have counted that, where the output has at most so many tokens.
 func (u *Usage) possible(output int) bool {
