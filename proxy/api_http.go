@@ -143,7 +143,9 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 			return err
 		}
 		defer func() { _ = p.hold(x, -x.early) }()
-		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
+		ctx, cancel := x.within(r.Context(), p.cfg.RequestTimeout) // what the request itself says is read when its model is known
+		defer cancel()
+		if err := p.awaitNodes(ctx); errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%w: %w", attempt.ClientGone, err)
 		} else if err != nil {
 			return err
@@ -175,19 +177,24 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 }
 
 // deadline is the request's context, and the connection's deadline for writing: a request has
-// the shorter of what it and the configuration say, from when it was accepted. The context's
-// cause says how long that is.
+// the shorter of what it and the configuration say.
 func (x *exchange) deadline(parent context.Context, w http.ResponseWriter) (context.Context, context.CancelFunc) {
 	timeout := x.proxy.cfg.RequestTimeout
 	if x.req.Timeout > 0 {
 		timeout = min(timeout, x.req.Timeout)
 	}
-	cause := fmt.Errorf("%w: the request was given %v", attempt.Deadline, timeout)
-	timeout -= x.proxy.clock.Now() - x.accepted
+	ctx, cancel := x.within(parent, timeout)
+	end, _ := ctx.Deadline()
 	// A client that does not read must not hold the handler beyond its time.
 	// Recorders of tests have no deadlines; a connection has.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + x.proxy.timeouts.grace))
-	return context.WithTimeoutCause(parent, timeout, cause)
+	_ = http.NewResponseController(w).SetWriteDeadline(end.Add(x.proxy.timeouts.grace))
+	return ctx, cancel
+}
+
+// within ends a context when a request has taken so long, from when it was accepted. The cause says how long.
+func (x *exchange) within(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	cause := fmt.Errorf("%w: the request was given %v", attempt.Deadline, timeout)
+	return context.WithTimeoutCause(parent, timeout-(x.proxy.clock.Now()-x.accepted), cause)
 }
 
 // write sends all of what is no stream.

@@ -21,6 +21,7 @@ import (
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"
+	"kvferry/proxy/upstream"
 )
 
 // A namesake is another node with the id of one that is there.
@@ -356,6 +357,21 @@ func TestNodeWaitEnds(t *testing.T) {
 		}
 		if len(c.nodes) == 0 {
 			c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
+		}
+	}
+}
+
+// TestRequestTimeoutEndsNodeWait: a request's deadline holds while it waits for nodes and engines too.
+func TestRequestTimeoutEndsNodeWait(t *testing.T) {
+	ill := newFakeEngine(t)
+	ill.ill.Store(true)
+	for missing, upstreams := range map[string]upstream.URLs{"no prefill and decode node is up": {}, "no engine can take it": {Both: urls(ill)}} {
+		c := newTestCluster(t, Config{NodeWait: clocktest.Patience, RequestTimeout: 30 * time.Millisecond, Upstreams: upstreams})
+		for _, stream := range []string{"false", "true"} {
+			status, body, _ := c.post("/v1/completions", `{"prompt":"x","stream":`+stream+`}`)
+			if m, _, code := errorOf(t, body); status != http.StatusGatewayTimeout || code != "deadline_exceeded" || !strings.Contains(m, "30ms") || !strings.Contains(m, missing) {
+				t.Errorf("%d %s, want %s", status, body, missing)
+			}
 		}
 	}
 }

@@ -251,6 +251,8 @@ func (p *Proxy) awaitNodes(ctx context.Context) error {
 	defer cancel()
 	missing = p.wait(limit)
 	switch {
+	case ctx.Err() != nil && missing != nil:
+		return fmt.Errorf("%w: %v", context.Cause(ctx), missing)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case missing != nil:
