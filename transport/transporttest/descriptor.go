@@ -54,7 +54,7 @@ func part(t *testing.T, open func(int, int64, int) ([]byte, func() error, error)
 func newMover(t *testing.T, there, here transport.Rail, open func(int, int64, int) ([]byte, func() error, error)) *mover {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	x := &mover{t: t, in: &inbox{t: t, came: make(map[string]int), more: make(chan struct{}, 1)}}
+	x := &mover{t: t, in: &inbox{t: t, came: make(map[string]int)}}
 	var err error
 	if x.there, err = transport.New(transport.Config{Rails: []transport.Rail{there}, Logger: quiet, OnMessage: x.in.take}); err != nil {
 		t.Fatal(err)

@@ -55,18 +55,13 @@ type inbox struct {
 	full bool
 	came map[string]int // sender and bytes
 	last transport.Message
-	more chan struct{}
 }
 
 func (b *inbox) take(m transport.Message) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.came[m.Sender+"\x00"+string(m.Bytes)]++
 	b.last = m
-	b.mu.Unlock()
-	select {
-	case b.more <- struct{}{}:
-	default:
-	}
 }
 
 func (b *inbox) hasRoom(int) bool {
@@ -95,7 +90,7 @@ func (b *inbox) total() (n int) {
 func testMessages(t *testing.T, factory Factory) {
 	const initiators, each = 4, 50
 	quiet := slog.New(slog.DiscardHandler)
-	in := &inbox{t: t, came: make(map[string]int), more: make(chan struct{}, 1)}
+	in := &inbox{t: t, came: make(map[string]int)}
 	fail := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -239,7 +234,7 @@ func testMessages(t *testing.T, factory Factory) {
 // have not come, and a number that comes with a key which may not write.
 func testHostileMessages(t *testing.T, factory Factory) {
 	quiet := slog.New(slog.DiscardHandler)
-	in := &inbox{t: t, came: make(map[string]int), more: make(chan struct{}, 1)}
+	in := &inbox{t: t, came: make(map[string]int)}
 	there, here := factory(t), factory(t)
 	mem := memoryOf(t, there, 4096)
 	b, err := transport.New(transport.Config{Rails: []transport.Rail{there}, Logger: quiet, OnMessage: in.take, OnImmediate: func(transport.Immediate) {
@@ -294,7 +289,7 @@ func testHostileMessages(t *testing.T, factory Factory) {
 // testCutMessages ends the connection after each slice of a batch with a message: it comes once.
 func testCutMessages(t *testing.T, factory Factory) {
 	quiet := slog.New(slog.DiscardHandler)
-	in := &inbox{t: t, came: make(map[string]int), more: make(chan struct{}, 1)}
+	in := &inbox{t: t, came: make(map[string]int)}
 	there, here := factory(t), factory(t)
 	cut := &cutting{Rail: here, peer: there}
 	b, err := transport.New(transport.Config{Rails: []transport.Rail{there}, Logger: quiet, OnMessage: in.take})

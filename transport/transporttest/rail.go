@@ -190,29 +190,34 @@ func (x *bench) close() {
 	}
 }
 
-// A tally collects the completions of slices.
+// A tally collects the completions of slices. Several may wait for them.
 type tally struct {
 	t    *testing.T
 	mu   sync.Mutex
 	errs map[*transport.Slice]error
-	more chan struct{}
+	more chan struct{} // closed and replaced when a slice completes
 }
 
 func newTally(t *testing.T) *tally {
-	return &tally{t: t, errs: make(map[*transport.Slice]error), more: make(chan struct{}, 1)}
+	return &tally{t: t, errs: make(map[*transport.Slice]error), more: make(chan struct{})}
 }
 
 func (c *tally) done(s *transport.Slice, err error) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if _, dup := c.errs[s]; dup {
 		c.t.Errorf("slice at offset %d completed twice", s.Offset)
 	}
 	c.errs[s] = err
-	c.mu.Unlock()
-	select {
-	case c.more <- struct{}{}:
-	default:
-	}
+	close(c.more)
+	c.more = make(chan struct{})
+}
+
+// completed returns how many slices have completed, and what is closed when another does.
+func (c *tally) completed() (int, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.errs), c.more
 }
 
 // wait returns when n slices have completed.
@@ -220,14 +225,12 @@ func (c *tally) wait(n int) {
 	c.t.Helper()
 	timeout := time.After(patience)
 	for {
-		c.mu.Lock()
-		have := len(c.errs)
-		c.mu.Unlock()
+		have, more := c.completed()
 		if have >= n {
 			return
 		}
 		select {
-		case <-c.more:
+		case <-more:
 		case <-timeout:
 			c.t.Fatalf("%d of %d slices completed", have, n)
 		}
@@ -245,6 +248,7 @@ func (x *bench) post(c *tally, slices []*transport.Slice) int {
 	x.t.Helper()
 	posted := 0
 	for posted < len(slices) {
+		_, more := c.completed()
 		n, err := x.ep.Post(slices[posted:])
 		if n < 0 || n > len(slices)-posted {
 			x.t.Fatalf("Post took %d of %d", n, len(slices)-posted)
@@ -255,7 +259,7 @@ func (x *bench) post(c *tally, slices []*transport.Slice) int {
 		}
 		if n == 0 {
 			select {
-			case <-c.more:
+			case <-more:
 			case <-time.After(patience):
 				x.t.Fatal("a full queue never has room")
 			}
