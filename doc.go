@@ -140,9 +140,10 @@
 //	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
 //	lab/wire                             what a long or bad link does to packets
+//	internal/arch                        tests of the tree: imports, pages, examples, the Makefile
 //	config                               what is wrong with a configuration, field by field
 //	version                              which build this is
 //
 // Imports point down that list, or from a rail to the transport it lies in;
-// arch_test.go holds them to it.
+// internal/arch holds them to it.
 package kvferry

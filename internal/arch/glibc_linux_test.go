@@ -1,4 +1,4 @@
-package kvferry
+package arch
 
 import (
 	"bufio"

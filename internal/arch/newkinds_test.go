@@ -1,4 +1,4 @@
-package kvferry
+package arch
 
 import (
 	"encoding/json"
@@ -23,7 +23,7 @@ func TestNewKinds(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	changes, err := filepath.Glob("testdata/new/*/change.txt")
+	changes, err := filepath.Glob("internal/arch/testdata/new/*/change.txt")
 	if err != nil || len(changes) == 0 {
 		t.Fatal(changes, err)
 	}
@@ -74,7 +74,7 @@ func TestNewKindMissing(t *testing.T) {
 			}
 			continue
 		}
-		if _, err := c.overlay("testdata/new/handoff", t.TempDir()); err == nil || !strings.Contains(err.Error(), "Teleport") {
+		if _, err := c.overlay("internal/arch/testdata/new/handoff", t.TempDir()); err == nil || !strings.Contains(err.Error(), "Teleport") {
 			t.Errorf("%q: %v, want the line that is not there", text, err)
 		}
 	}

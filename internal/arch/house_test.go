@@ -1,6 +1,6 @@
 //go:build house
 
-package kvferry
+package arch
 
 import (
 	"go/ast"

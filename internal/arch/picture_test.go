@@ -1,4 +1,4 @@
-package kvferry
+package arch
 
 import (
 	"flag"
@@ -78,7 +78,7 @@ func TestPicture(t *testing.T) {
 			}
 			want, got := letters(drawn), letters(string(kept))
 			if len(want) < 30 || !slices.Equal(want, got) {
-				t.Errorf("%s says %q, and the command %q: run go test -run TestPicture -update .", name, got, want)
+				t.Errorf("%s says %q, and the command %q: run go test ./internal/arch -run TestPicture -update", name, got, want)
 			}
 			if len(kept) > 60_000 {
 				t.Errorf("%s has %d bytes, more than a page should wait for", name, len(kept))

@@ -1,4 +1,4 @@
-package kvferry
+package arch
 
 // A layer says what the files of a directory may import besides the standard library:
 // packages of this module, and libraries with what is below them. Its tests may import
@@ -16,6 +16,7 @@ const (
 
 var layers = map[string]layer{
 	".":                       {},
+	"internal/arch":           {},
 	"clock":                   {libraries: []string{xsys}},
 	"clock/clocktest":         {module: []string{"clock"}},
 	"config":                  {},

@@ -1,4 +1,4 @@
-package kvferry
+package arch
 
 import (
 	"cmp"
@@ -29,28 +29,6 @@ func texts(t *testing.T) []string {
 		all = append(all, found...)
 	}
 	return all
-}
-
-// bin is a folder with this tree's programs, built once for all tests here, in TestMain's folder.
-var bin = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", scratch+"/", "./cmd/...").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("go build ./cmd/...: %w: %s", err, out)
-	}
-	return scratch, err
-})
-
-var scratch string
-
-func TestMain(m *testing.M) {
-	var err error
-	if scratch, err = os.MkdirTemp("", "kvferry-bin-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	os.RemoveAll(scratch)
-	os.Exit(code)
 }
 
 // programs are the names of the programs.

@@ -1,4 +1,4 @@
-package kvferry
+package arch
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ var emulated = []string{"transport/rdma/lab_test.go", "transport/rdma/perftest_t
 const maxMainLines = 250
 
 var (
-	vague     = regexp.MustCompile(`^(utils?|common|helpers?|misc|shared|base|lib|internal)$`)
+	vague     = regexp.MustCompile(`^(utils?|common|helpers?|misc|shared|base|lib)$`)
 	openEnded = regexp.MustCompile(`\b(TODO|FIXME|XXX)\b(\([^)]+\))?`)
 )
 
