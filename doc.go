@@ -64,7 +64,6 @@
 //	bench/compare                        results of any of these side by side, with intervals
 //	bench/result                         results read from files: ours, vLLM's, SGLang's
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
-//	bench/tracing                        a trace a request: its context, the client's span
 //	bench/client                         the client: SSE, open and closed loops, metrics
 //	bench/client/clienttest              a server to test clients on
 //	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core

@@ -18,7 +18,6 @@ import (
 	"kvferry/bench/report"
 	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
-	"kvferry/bench/tracing"
 	"kvferry/config"
 	"kvferry/load"
 	"kvferry/otlp"
@@ -54,7 +53,7 @@ type server struct {
 	model  string
 	// Of the run that goes on. The client is made before the first run and asks for trace context
 	// in goroutines of its own, hence the atomic pointer.
-	traces atomic.Pointer[tracing.Traces]
+	traces atomic.Pointer[requestTraces]
 	accept client.Accepts
 	spans  otlp.Counts // of the last run
 }
@@ -210,7 +209,7 @@ func (s *server) tokenizer(ctx context.Context) (load.Tokenizer, error) {
 // Run asks what the load says. Spans are made of records that are over, after the client has
 // counted their time, and the last go to the collector after the run.
 func (s *server) Run(ctx context.Context, l load.Load, done func(*client.Record)) (took time.Duration, err error) {
-	t, err := tracing.New(ctx, tracing.Config{
+	t, err := newTraces(ctx, tracing{
 		Endpoint: s.how.Collector, URL: cmp.Or(append([]string{s.how.URL}, s.how.URLs...)...), Model: s.model, Provider: provider(s.accept.Backend),
 		Chat: s.accept.Prompt == client.PromptChat, Streams: s.accept.Stream,
 	})

@@ -145,12 +145,11 @@ var layers = map[string]layer{
 		module: []string{"bench", "bench/bar", "bench/contention", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/report", "bench/sglang", "config", "engine"},
 		tests:  []string{"engine/datasheet", "modelconfig", "bench/page/pagetest"}, libraries: []string{pflag, "gonum.org/v1/plot"},
 	},
-	"bench/serve":       {module: []string{"bench/bar", "clock", "config", "load", "load/records", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}, tests: []string{"bench/result"}},
+	"bench/serve":       {module: []string{"bench/bar", "clock", "config", "load", "load/records", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "otlp", "tokenizer", "version"}, libraries: []string{otel}, tests: []string{"bench/result"}},
 	"bench/toolflags":   {},
 	"bench/serving":     {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/scrape":      {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":      {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
-	"bench/tracing":     {module: []string{"bench/client", "otlp", "version"}, libraries: []string{otel}},
 	"bench/calibration": {module: []string{"bench/bar", "bench/client", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/server", "bench/simulation", "clock", "config", "engine", "kvcache", "load", "sim"}},
 	"bench/fit":         {module: []string{"bench/figure", "config", "engine"}},
 	"bench/simulation": {

@@ -1,4 +1,4 @@
-package tracing_test
+package serve
 
 import (
 	"context"
@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/tracing"
 	"kvferry/otlp"
 	"kvferry/otlp/otlptest"
 )
 
-func open(t testing.TB, c tracing.Config) *tracing.Traces {
+func openTraces(t testing.TB, c tracing) *requestTraces {
 	t.Helper()
-	traces, err := tracing.New(context.Background(), c)
+	traces, err := newTraces(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,11 +25,11 @@ var traceparent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-01$`)
 // TestParents: each request has a context of its own, the same whenever it is asked for,
 // and another run has others.
 func TestParents(t *testing.T) {
-	a, b := open(t, tracing.Config{}), open(t, tracing.Config{})
+	a, b := openTraces(t, tracing{}), openTraces(t, tracing{})
 	traces, spans := map[string]bool{}, map[string]bool{}
 	const n = 10000
 	for i := range n {
-		for _, run := range []*tracing.Traces{a, b} {
+		for _, run := range []*requestTraces{a, b} {
 			m := traceparent.FindStringSubmatch(run.Parent(i))
 			if m == nil || run.Parent(i) != m[0] || run.Context(i).TraceID().String() != m[1] || !run.Context(i).IsValid() {
 				t.Fatalf("%d: %s", i, run.Parent(i))
@@ -47,7 +46,7 @@ func TestParents(t *testing.T) {
 func TestRecords(t *testing.T) {
 	c := otlptest.New(t)
 	begun := time.Now()
-	run := open(t, tracing.Config{Endpoint: c.URL, URL: "http://server:8000/v1", Model: "m", Provider: "openai", Streams: true})
+	run := openTraces(t, tracing{Endpoint: c.URL, URL: "http://server:8000/v1", Model: "m", Provider: "openai", Streams: true})
 	late := &client.Record{
 		Index: 0, RequestID: "r-0", Intended: 1, Sent: 1.5, FirstToken: 2, TokenTimes: []float64{2, 2.5}, Finish: 2.6, FinishReason: "stop",
 		MaxTokens: 5, Status: client.StatusOK, Usage: &client.Usage{PromptTokens: 11, CompletionTokens: 2}, Adapter: "lora-1", Group: "g", Worker: "https://other",
@@ -94,7 +93,7 @@ func TestRecords(t *testing.T) {
 
 // TestOff: without an endpoint nothing is made.
 func TestOff(t *testing.T) {
-	run := open(t, tracing.Config{})
+	run := openTraces(t, tracing{})
 	r := &client.Record{Sent: 1, Finish: 2}
 	if n := testing.AllocsPerRun(100, func() { run.Record(r) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -102,7 +101,7 @@ func TestOff(t *testing.T) {
 	if counts := run.Close(t.Context()); counts != (otlp.Counts{}) {
 		t.Errorf("%+v", counts)
 	}
-	if _, err := tracing.New(t.Context(), tracing.Config{Endpoint: "nowhere"}); err == nil {
+	if _, err := newTraces(t.Context(), tracing{Endpoint: "nowhere"}); err == nil {
 		t.Error("an endpoint that is none")
 	}
 }
@@ -113,7 +112,7 @@ func BenchmarkRecord(b *testing.B) {
 	r := &client.Record{Sent: 1, FirstToken: 1.2, TokenTimes: []float64{1.2, 1.3}, Finish: 2, Status: client.StatusOK, Usage: &client.Usage{}}
 	for name, endpoint := range map[string]string{"off": "", "on": c.URL} {
 		b.Run(name, func(b *testing.B) {
-			run := open(b, tracing.Config{Endpoint: endpoint, URL: "http://127.0.0.1:8000", Model: "m"})
+			run := openTraces(b, tracing{Endpoint: endpoint, URL: "http://127.0.0.1:8000", Model: "m"})
 			b.ReportAllocs()
 			for b.Loop() {
 				run.Record(r)
@@ -127,7 +126,7 @@ func BenchmarkRecord(b *testing.B) {
 }
 
 func BenchmarkParent(b *testing.B) {
-	run := open(b, tracing.Config{})
+	run := openTraces(b, tracing{})
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		run.Parent(i)

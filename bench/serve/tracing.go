@@ -1,19 +1,4 @@
-// Package tracing gives every request of a run a trace: a context that is sent with it
-// (W3C's traceparent), so that the server's spans are of the same trace, and the client's
-// own span, sent to an OpenTelemetry collector when the request is over.
-//
-//	kvbench: text_completion MODEL   from sending to the end of the stream; event: first token
-//	└─ the server's spans, of vLLM, SGLang, a gateway or kvferry's proxy
-//
-// A span is made of a request's record, so the run pays for a record's copy into a queue
-// and no more, and nothing if nobody asked. Its attributes are the semantic conventions'
-// for generative AI, and kvbench's own: kvbench.index, the record's place in the run, and
-// in seconds kvbench.queue_time, which it waited at the client after it was due, and
-// kvbench.send_delay, the part of it that is the client's own fault.
-//
-// Ids are drawn from one number a run, by a request's index: whoever has the record's
-// trace id finds its trace.
-package tracing
+package serve
 
 import (
 	"context"
@@ -31,8 +16,8 @@ import (
 	"kvferry/version"
 )
 
-// Config says what the traces of a run are.
-type Config struct {
+// tracing says what the traces of a run are.
+type tracing struct {
 	// Endpoint is the collector's, as otlp.Endpoint finds it. If it is empty contexts are
 	// made, and no spans.
 	Endpoint string
@@ -43,9 +28,25 @@ type Config struct {
 	Streams  bool
 }
 
-// Traces are those of one run. Its methods may be called from several goroutines.
-type Traces struct {
-	cfg      Config
+// requestTraces give every request of a run a trace: a context that is sent with it
+// (W3C's traceparent), so that the server's spans are of the same trace, and the client's
+// own span, sent to an OpenTelemetry collector when the request is over.
+//
+//	kvbench: text_completion MODEL   from sending to the end of the stream; event: first token
+//	└─ the server's spans, of vLLM, SGLang, a gateway or kvferry's proxy
+//
+// A span is made of a request's record, so the run pays for a record's copy into a queue
+// and no more, and nothing if nobody asked. Its attributes are the semantic conventions'
+// for generative AI, and kvbench's own: kvbench.index, the record's place in the run, and
+// in seconds kvbench.queue_time, which it waited at the client after it was due, and
+// kvbench.send_delay, the part of it that is the client's own fault.
+//
+// Ids are drawn from one number a run, by a request's index: whoever has the record's
+// trace id finds its trace.
+//
+// Its methods may be called from several goroutines.
+type requestTraces struct {
+	cfg      tracing
 	exporter *otlp.Exporter // nil: contexts only
 	seed     [2]uint64
 
@@ -53,9 +54,9 @@ type Traces struct {
 	base time.Time // the run's start, by the wall clock: the least of what records say
 }
 
-// New makes the traces of a run. The error is of an endpoint that cannot be one.
-func New(ctx context.Context, c Config) (*Traces, error) {
-	t := &Traces{cfg: c, seed: [2]uint64{rand.Uint64(), rand.Uint64()}}
+// newTraces makes the traces of a run. The error is of an endpoint that cannot be one.
+func newTraces(ctx context.Context, c tracing) (*requestTraces, error) {
+	t := &requestTraces{cfg: c, seed: [2]uint64{rand.Uint64(), rand.Uint64()}}
 	if c.Endpoint == "" {
 		return t, nil
 	}
@@ -68,7 +69,7 @@ func New(ctx context.Context, c Config) (*Traces, error) {
 }
 
 // Context is the span context of a request.
-func (t *Traces) Context(index int) trace.SpanContext {
+func (t *requestTraces) Context(index int) trace.SpanContext {
 	// A generator of its own for each index, whose first three numbers are the ids.
 	rng := rand.NewPCG(t.seed[0]^uint64(index), t.seed[1])
 	var c trace.SpanContextConfig
@@ -80,7 +81,7 @@ func (t *Traces) Context(index int) trace.SpanContext {
 }
 
 // Parent is the value of the header traceparent for a request.
-func (t *Traces) Parent(index int) string {
+func (t *requestTraces) Parent(index int) string {
 	c := t.Context(index)
 	traceID, spanID := c.TraceID(), c.SpanID()
 	b := make([]byte, 0, 55)
@@ -92,7 +93,7 @@ func (t *Traces) Parent(index int) string {
 // Record sends the span of a request that is over, without waiting. It is to be called as
 // soon as the request is: the run's start is told from that moment and the record's Finish,
 // exact to what the fastest call takes.
-func (t *Traces) Record(r *client.Record) {
+func (t *requestTraces) Record(r *client.Record) {
 	if t.exporter == nil || r.Skipped || r.Sent == 0 && r.Finish == 0 {
 		return
 	}
@@ -107,7 +108,7 @@ func (t *Traces) Record(r *client.Record) {
 }
 
 // span is a record's. base is the run's start.
-func (t *Traces) span(r *client.Record, base time.Time) otlp.Span {
+func (t *requestTraces) span(r *client.Record, base time.Time) otlp.Span {
 	g := otlp.Generation{
 		Chat: t.cfg.Chat, Model: t.cfg.Model, Provider: t.cfg.Provider, RequestID: r.RequestID, MaxTokens: r.MaxTokens, Streams: t.cfg.Streams,
 		InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, Finish: r.FinishReason,
@@ -143,7 +144,7 @@ func (t *Traces) span(r *client.Record, base time.Time) otlp.Span {
 }
 
 // Close sends what is left, until ctx is done, and says what became of all spans.
-func (t *Traces) Close(ctx context.Context) otlp.Counts {
+func (t *requestTraces) Close(ctx context.Context) otlp.Counts {
 	if t.exporter == nil {
 		return otlp.Counts{}
 	}
