@@ -130,18 +130,18 @@
 //	transport/descriptor                 memory that a file descriptor stands for: memfd, dma-buf
 //	transport/access                     what a key opens: ranges, in which direction
 //	transport/pages                      memory outside the Go heap, or taken away
-//	otlp/otlptest                        a collector of spans, in memory
-//	otlp                                 spans on their way to an OpenTelemetry collector
+//	internal/otlp/otlptest               a collector of spans, in memory
+//	internal/otlp                        spans on their way to an OpenTelemetry collector
 //	fabric                               what transfers take that share NICs, switches and buses
 //	proto                                the control plane's messages
-//	clock/clocktest                      a clock that can be stopped, waits that end
-//	clock                                time and timers that fire on time
+//	internal/clock/clocktest             a clock that can be stopped, waits that end
+//	internal/clock                       time and timers that fire on time
 //	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
 //	lab/wire                             what a long or bad link does to packets
 //	internal/arch                        tests of the tree: imports, pages, examples, the Makefile
-//	config                               what is wrong with a configuration, field by field
-//	version                              which build this is
+//	internal/config                      what is wrong with a configuration, field by field
+//	internal/version                     which build this is
 //
 // Imports point down that list, or from a rail to the transport it lies in;
 // internal/arch holds them to it.

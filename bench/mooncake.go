@@ -10,8 +10,8 @@ import (
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
 	"kvferry/bench/server"
-	"kvferry/clock"
-	"kvferry/config"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

@@ -9,8 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"kvferry/config"
 	"kvferry/daemon"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/proxy"
 )

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

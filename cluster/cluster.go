@@ -30,9 +30,9 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/engine/eos"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/node"
 	"kvferry/placement"

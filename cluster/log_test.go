@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 )
 
 type fullDisk struct{}

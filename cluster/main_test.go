@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/engine"
 	"kvferry/engine/modelled"
 	"kvferry/handoff"

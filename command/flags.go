@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Check joins what is wrong with flags, and what a configuration made of them says of its

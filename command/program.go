@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
-	"kvferry/version"
+	"kvferry/internal/config"
+	"kvferry/internal/version"
 )
 
 // Exit statuses.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // workbench is a program with two commands: run, which returns err, and wait, which takes

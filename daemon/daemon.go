@@ -17,7 +17,7 @@ import (
 	"os"
 	"runtime/debug"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/proto"
 	"kvferry/proxy"

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/proxy"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // What the daemons' help says of who is trusted. A change of what a port can be used for

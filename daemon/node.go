@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/transport"
 	"kvferry/transport/rails"

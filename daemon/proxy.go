@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	"kvferry/placement"
 	"kvferry/proxy"
 	"kvferry/proxy/openai"

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // LoRA says what LoRA adapters cost on the modelled GPU, and for how many it has room. The

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // The engines whose schedulers there are; see package batching.

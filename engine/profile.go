@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

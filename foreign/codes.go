@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"unicode/utf8"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 

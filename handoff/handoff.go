@@ -22,7 +22,7 @@ import (
 	"fmt"
 	"slices"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Handoff is a way for KV to get from prefill to decode. The zero value is [None].

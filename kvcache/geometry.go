@@ -1,6 +1,6 @@
 package kvcache
 
-import "kvferry/config"
+import "kvferry/internal/config"
 
 // A Token is a token id of the model's vocabulary.
 type Token = uint32

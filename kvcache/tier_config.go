@@ -3,7 +3,7 @@ package kvcache
 import (
 	"math"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TierConfig is how large the tiers below a node's pool are, and how fast. Sizes of 0 are none.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func name(n byte) Hash { return Hash{n} }

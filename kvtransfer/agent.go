@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/config"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )

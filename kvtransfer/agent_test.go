@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/pacing"

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"

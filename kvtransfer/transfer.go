@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Config describes a lab. The zero value of a field means its default.

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Programs that a host has if this machine has them. All but busybox are full

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"sort"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load/numpy"
 )
 

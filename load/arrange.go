@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Arrivals of other tools: values of Spec.ArrivalMode.

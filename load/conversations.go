@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load/records"
 )

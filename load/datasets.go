@@ -1,7 +1,7 @@
 package load
 
 import (
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load/dataset"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Kinds are all that can be named. A new one is a file beside this one, and a line here.

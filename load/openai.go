@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load/pyjson"
 	"kvferry/load/records"
 )

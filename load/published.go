@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load/numpy"
 )

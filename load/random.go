@@ -4,7 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load/dataset"
 )

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load/pyrandom"
 	"kvferry/load/records"

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load/records"
 )

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Workers are several servers, and which of them each request goes to. A request that

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
 	"kvferry/hub"
+	"kvferry/internal/config"
 )
 
 // A Config is what is read of a config.json. Fields that it may leave out are 0 then.

@@ -3,7 +3,7 @@ package node
 import (
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
 )

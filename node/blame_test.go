@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"

@@ -7,19 +7,19 @@ import (
 	"math"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/engine/batching"
 	"kvferry/engine/modelled"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
+	"kvferry/internal/version"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
-	"kvferry/version"
 )
 
 // DefaultRail is what a node moves KV over that is given nothing else: TCP sockets, which

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/transport/connection"
 	"kvferry/transport/rails"

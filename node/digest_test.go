@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"

@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/engine"
 	"kvferry/engine/modelled"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/proxy/openai"

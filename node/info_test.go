@@ -9,9 +9,9 @@ import (
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/version"
 	"kvferry/proxy"
 	"kvferry/proxy/openai"
-	"kvferry/version"
 )
 
 // TestServerInfoOfRealNodes: what a node says of itself is what the proxy shows.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 )
 
 func TestMain(m *testing.M) {

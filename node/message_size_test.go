@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/engine"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/proto"
 )

@@ -30,8 +30,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	grpckeepalive "google.golang.org/grpc/keepalive"
 
-	"kvferry/config"
 	"kvferry/connector"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"

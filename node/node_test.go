@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/proxy"

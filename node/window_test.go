@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"

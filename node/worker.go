@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/clock"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/config"
+	"kvferry/internal/version"
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"
-	"kvferry/version"
 )
 
 // A session is one proxy's Serve stream. What an iteration has to say collects

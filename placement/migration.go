@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // NoMigration: a request stays where it was placed.

@@ -3,7 +3,7 @@ package placement
 import (
 	"fmt"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A kind is a policy before it is made.

@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"slices"
 
+	"kvferry/internal/version"
 	"kvferry/proto"
 	"kvferry/proxy/serverinfo"
 	"kvferry/proxy/wire"
-	"kvferry/version"
 )
 
 // This file is what the API says of the cluster itself. Field names are those that clients of

@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/version"
 	"kvferry/proto"
 	"kvferry/proxy/serverinfo"
-	"kvferry/version"
 )
 
 // TestProfilesThatDiffer: whether a node of another profile may join is the proxy's

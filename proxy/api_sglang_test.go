@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/proto"

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"kvferry/attempt"
-	"kvferry/clock"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
 	"kvferry/proto"
 	"kvferry/proxy/chunks"
 	"kvferry/proxy/members"

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 )
 
 // TestLargeSlowBodies: a hundred uploads of the largest size that do not come. A

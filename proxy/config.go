@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
-	"kvferry/otlp"
+	"kvferry/internal/config"
+	"kvferry/internal/otlp"
 	"kvferry/placement"
 	"kvferry/proxy/cors"
 	"kvferry/proxy/members"

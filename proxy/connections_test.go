@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"kvferry/attempt"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/proto"
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proxy/upstream"
 	"kvferry/proxy/upstream/upstreamtest"
 )

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
-	"kvferry/config"
+	"kvferry/internal/clock/clocktest"
+	"kvferry/internal/config"
 	"kvferry/placement"
 	"kvferry/proxy/upstream"
 )

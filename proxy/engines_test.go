@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proxy/serverinfo"
 	"kvferry/proxy/upstream"

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/attempt"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

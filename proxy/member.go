@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"kvferry/attempt"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/proto"
 	"kvferry/proxy/ahead"
 	"kvferry/proxy/health"

@@ -12,7 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
+	"kvferry/internal/version"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/ahead"
@@ -20,7 +21,6 @@ import (
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
-	"kvferry/version"
 )
 
 // nodes are the members of the cluster as this proxy has them, by role: what a membership

@@ -10,7 +10,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/attempt"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/placement"

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"

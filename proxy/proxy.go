@@ -30,9 +30,9 @@ import (
 	"google.golang.org/grpc"
 
 	"kvferry/attempt"
-	"kvferry/clock"
-	"kvferry/config"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/proto"
 	"kvferry/proxy/adapters"
 	"kvferry/proxy/admission"

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

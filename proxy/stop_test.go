@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
 )

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"kvferry/attempt"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"kvferry/handoff"
-	"kvferry/otlp/otlptest"
+	"kvferry/internal/otlp/otlptest"
 	"kvferry/proto"
 )
 

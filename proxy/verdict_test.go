@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"kvferry/attempt"
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock"
 	"kvferry/proto"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"

@@ -4,10 +4,10 @@ import (
 	"math"
 	"time"
 
-	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/fabric"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

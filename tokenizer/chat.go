@@ -14,7 +14,7 @@ import (
 	"github.com/nikolalohinski/gonja/v2/exec"
 	"github.com/nikolalohinski/gonja/v2/loaders"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
 	"kvferry/hub"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

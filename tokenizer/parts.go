@@ -11,7 +11,7 @@ import (
 	"github.com/dlclark/regexp2/v2"
 	"golang.org/x/text/unicode/norm"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

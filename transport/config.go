@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/config"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/transport/pacing"
 	"kvferry/transport/selection"
 )

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 	"kvferry/transport/pacing"
 	"kvferry/transport/transporttest"

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 	"kvferry/transport/pacing"
 	"kvferry/transport/transporttest"

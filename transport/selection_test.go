@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport/selection"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

@@ -12,8 +12,8 @@ import (
 	"kvferry/bench/figure"
 	"kvferry/bench/fit"
 	"kvferry/bench/serve"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

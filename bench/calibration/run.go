@@ -13,9 +13,9 @@ import (
 	"kvferry/bench/machine"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
-	"kvferry/clock"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/sim"
 )

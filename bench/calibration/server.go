@@ -8,7 +8,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/server"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Limits are what a server says of itself, as far as it does: what it does not say is 0.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench/transfer"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // DefaultPort is where a Listener listens.

@@ -19,7 +19,7 @@ import (
 	"kvferry/bench/goodput"
 	"kvferry/bench/machine"
 	"kvferry/bench/transfer"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"kvferry/bench/transfer"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TestMain: the target of a check of one machine is this binary executed again.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // An alarm wakes whoever sends when it is time, on an idle CPU and on a busy one. The clock's

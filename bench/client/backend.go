@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Backend is a way to ask a server: which path, what the request looks like, and how the

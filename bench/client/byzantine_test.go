@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"kvferry/bench/client/clienttest"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/load"
 )

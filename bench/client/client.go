@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"kvferry/bench/client/wire"
-	"kvferry/clock"
-	"kvferry/config"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // How often a server is asked whether it is ready, and whether its counters have caught up

@@ -16,7 +16,7 @@ import (
 
 	"kvferry/bench/client/clienttest"
 	"kvferry/bench/nullserver"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/load"
 )

@@ -3,7 +3,7 @@ package client
 import (
 	"slices"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Parameter says how the server samples: a field of OpenAI's and vLLM's requests, or of

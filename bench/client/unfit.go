@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // What waiting does not mend is a [config.Fault]: it has the field of the configuration

@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"kvferry/bench/nullserver"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // expired is a certificate that was valid in 2020, and the file that says to trust it.

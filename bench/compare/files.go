@@ -12,7 +12,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/bench/result"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Names of the files in the folder of a comparison.

@@ -14,9 +14,9 @@ import (
 	"kvferry/bench/figure"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/transport"

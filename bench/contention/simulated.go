@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"kvferry/bench/simulation"
-	"kvferry/config"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/placement"
 	"kvferry/sim"

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/lab"
 	"kvferry/lab/nics"
 	"kvferry/lab/vllm"

@@ -8,7 +8,7 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/machine"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Result is what a run came to, as summary.json has it.

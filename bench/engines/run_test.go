@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // patience bounds every wait of a test. It is no measure of speed.

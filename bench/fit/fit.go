@@ -15,8 +15,8 @@ import (
 	"slices"
 
 	"kvferry/bench/figure"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 )
 
 // A Parameter is a field that is searched.

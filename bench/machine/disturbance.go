@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
-	"kvferry/clock"
 	"kvferry/engine"
+	"kvferry/internal/clock"
 )
 
 // A Disturbance is what else the machine did while a cell was measured. Only the

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // lateClock is a clock whose every third timer fires 8 ms late.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 const procStat = `cpu  100 1 50 1000 10 5 5 20 0 0

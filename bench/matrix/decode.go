@@ -13,7 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // decode reads the file's text, which is YAML; JSON is YAML too. It goes through yaml's nodes

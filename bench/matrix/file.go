@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A File is what is to be run: every client against every server.

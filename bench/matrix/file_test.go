@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 const small = `model: m

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // values are what the placeholders of a pair stand for. Where the server's port is open, it is

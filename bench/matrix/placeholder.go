@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // placeholders are those there are, with what they stand for: the help lists them.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TestTaken: a server whose port somebody else answers at is not started, by its port or by its

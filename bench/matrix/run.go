@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Config is a run of a file.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // This binary is a server and a client too: {kvbench} of the files here.

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"kvferry/bench/machine"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	lab "kvferry/lab/nics"
 )
 

@@ -16,9 +16,9 @@ import (
 	"kvferry/bench"
 	"kvferry/bench/page"
 	"kvferry/bench/scrape"
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
 

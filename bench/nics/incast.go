@@ -12,7 +12,7 @@ import (
 
 	"kvferry/bench/incast"
 	"kvferry/bench/machine"
-	"kvferry/config"
+	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 	"kvferry/transport"
 )

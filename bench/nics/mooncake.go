@@ -15,7 +15,7 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
 

@@ -15,7 +15,7 @@ import (
 	"kvferry/bench/machine"
 	"kvferry/bench/size"
 	"kvferry/bench/transfer"
-	"kvferry/config"
+	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
 

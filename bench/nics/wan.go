@@ -14,7 +14,7 @@ import (
 
 	"kvferry/bench/machine"
 	"kvferry/bench/transfer"
-	"kvferry/config"
+	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"kvferry/bench/transfer"
-	"kvferry/config"
+	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
 

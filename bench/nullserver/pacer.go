@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"kvferry/bench/figure"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // A pacer writes tokens at their times. All that it has to write waits in two queues: first

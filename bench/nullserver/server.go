@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // Config says what a server does. The zero value answers at once all that it is asked.

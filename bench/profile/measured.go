@@ -13,8 +13,8 @@ import (
 	"kvferry/bench/calibration"
 	"kvferry/bench/client"
 	"kvferry/bench/serve"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load"
 )

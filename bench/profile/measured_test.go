@@ -9,8 +9,8 @@ import (
 
 	"kvferry/bench/nullserver"
 	"kvferry/bench/nullserver/nullservertest"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 )
 
 // TestMeasures: a server that runs is asked the series, in real time, and what is written is a

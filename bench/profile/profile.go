@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/calibration"
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
+	"kvferry/internal/config"
 	"kvferry/modelconfig"
 )
 

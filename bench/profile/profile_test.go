@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 )
 
 // asked is a Config from a command line.

@@ -31,7 +31,7 @@ import (
 	"math"
 	"slices"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Quantity is what is searched for.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport/pacing"
 )
 

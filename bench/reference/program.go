@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // startTimeout is how long a program may take until it listens.

@@ -14,7 +14,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // SummaryFile has the figures of a folder of kvbench serve, mooncake or simulate.

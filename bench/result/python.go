@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Python's json writes Infinity, -Infinity and NaN, which JSON does not have: SGLang's

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // maxFile is more than the lists of a million requests take in JSON. Bytes: a file is read whole.

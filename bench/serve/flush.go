@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Paths that empty a server's prefix cache, vLLM's and SGLang's. vLLM has its own with

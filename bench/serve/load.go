@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

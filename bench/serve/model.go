@@ -8,7 +8,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/report"
 	"kvferry/bench/simulation"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/sim"
 	"kvferry/tokenizer"

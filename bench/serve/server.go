@@ -18,9 +18,9 @@ import (
 	"kvferry/bench/report"
 	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
-	"kvferry/config"
+	"kvferry/internal/config"
+	"kvferry/internal/otlp"
 	"kvferry/load"
-	"kvferry/otlp"
 	"kvferry/tokenizer"
 )
 

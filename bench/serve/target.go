@@ -7,8 +7,8 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/scrape"
+	"kvferry/internal/otlp"
 	"kvferry/load"
-	"kvferry/otlp"
 )
 
 // A Target answers loads. Its methods are called by one goroutine, one after another.

@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"kvferry/bench/client"
-	"kvferry/otlp"
-	"kvferry/version"
+	"kvferry/internal/otlp"
+	"kvferry/internal/version"
 )
 
 // tracing says what the traces of a run are.

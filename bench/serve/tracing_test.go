@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/otlp"
-	"kvferry/otlp/otlptest"
+	"kvferry/internal/otlp"
+	"kvferry/internal/otlp/otlptest"
 )
 
 func openTraces(t testing.TB, c tracing) *requestTraces {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

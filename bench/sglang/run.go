@@ -18,9 +18,9 @@ import (
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
-	"kvferry/clock"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/placement"
 )
 

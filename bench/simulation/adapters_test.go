@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

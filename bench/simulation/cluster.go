@@ -4,9 +4,9 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load"
 	"kvferry/placement"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/sim"
 )

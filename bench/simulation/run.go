@@ -17,7 +17,7 @@ import (
 
 	"kvferry/bench/bar"
 	"kvferry/bench/page"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Config is a simulation, or a sweep over one, with where it goes.

@@ -13,8 +13,8 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/report"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/sim"
 	"kvferry/tokenizer"

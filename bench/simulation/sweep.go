@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 
 	"kvferry/bench/page"
-	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	"kvferry/placement"
 	"kvferry/sim"
 )

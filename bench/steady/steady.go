@@ -54,7 +54,7 @@ import (
 	"slices"
 
 	"kvferry/bench/client"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Method is a definition of the window.

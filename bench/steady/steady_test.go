@@ -12,7 +12,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/steady"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // request is one that was sent at a time, and got its tokens every itl seconds from ttft on.

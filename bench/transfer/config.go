@@ -12,7 +12,7 @@ import (
 
 	"kvferry/bench/kvlayout"
 	"kvferry/bench/size"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"

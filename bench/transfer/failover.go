@@ -11,7 +11,7 @@ import (
 
 	"kvferry/bench/machine"
 	"kvferry/bench/recovery"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 

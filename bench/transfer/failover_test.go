@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench/recovery"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 )
 

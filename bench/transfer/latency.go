@@ -11,7 +11,7 @@ import (
 	"kvferry/bench/linerate"
 	"kvferry/bench/reference"
 	"kvferry/bench/size"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )

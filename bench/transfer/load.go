@@ -10,7 +10,7 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/goodput"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 )
 

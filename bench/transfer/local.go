@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"kvferry/bench/size"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"

@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"kvferry/bench/pattern"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"

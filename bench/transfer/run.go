@@ -10,7 +10,7 @@ import (
 	"kvferry/bench/linerate"
 	"kvferry/bench/machine"
 	"kvferry/bench/size"
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 	"kvferry/transport/topology"
 )

@@ -15,7 +15,7 @@ import (
 	"kvferry/bench/machine"
 	"kvferry/bench/reference"
 	"kvferry/bench/size"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

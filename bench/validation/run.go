@@ -13,8 +13,8 @@ import (
 	"kvferry/bench/contention"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 )
 
 // What kvbench validate says of itself.

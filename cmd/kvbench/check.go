@@ -16,7 +16,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/size"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport/rails"
 )
 

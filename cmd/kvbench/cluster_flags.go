@@ -10,10 +10,10 @@ import (
 
 	"kvferry/bench/simulation"
 	"kvferry/command"
-	"kvferry/config"
 	"kvferry/daemon"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/placement"
 	"kvferry/sim"

@@ -5,7 +5,7 @@ import (
 
 	"kvferry/bench/compare"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func compareCommand() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 
 	"kvferry/bench"
 	"kvferry/cluster"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"

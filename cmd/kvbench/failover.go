@@ -12,7 +12,7 @@ import (
 	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )

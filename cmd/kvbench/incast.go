@@ -12,7 +12,7 @@ import (
 	"kvferry/bench/nics"
 	"kvferry/bench/size"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func nicsIncastCommand() *cobra.Command {

@@ -14,8 +14,8 @@ import (
 
 	"kvferry/bench/simulation"
 	"kvferry/command"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/load/records"
 )

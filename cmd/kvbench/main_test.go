@@ -24,7 +24,7 @@ import (
 	"kvferry/bench/nics"
 	"kvferry/bench/simulation"
 	"kvferry/bench/transfer"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/cluster"
 	"kvferry/command"
 	"kvferry/engine"

@@ -9,7 +9,7 @@ import (
 
 	"kvferry/bench/matrix"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func matrixCommand(terminal bool) *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"kvferry/bench/nics"
 	"kvferry/bench/size"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport/pacing"
 )
 

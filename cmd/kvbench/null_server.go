@@ -10,7 +10,7 @@ import (
 
 	"kvferry/bench/nullserver"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func nullServerCommand() *cobra.Command {

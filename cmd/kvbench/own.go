@@ -9,7 +9,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/serve"
 	"kvferry/cluster"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"

@@ -5,7 +5,7 @@ import (
 
 	"kvferry/bench/profile"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // profileCommand is kvbench profile. Its flags and its help are package bench/profile's.

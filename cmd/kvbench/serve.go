@@ -5,7 +5,7 @@ import (
 
 	"kvferry/bench/serve"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func serveCommand(terminal bool) *cobra.Command {

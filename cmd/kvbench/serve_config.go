@@ -23,9 +23,9 @@ import (
 	"kvferry/bench/serve"
 	"kvferry/bench/steady"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
+	"kvferry/internal/otlp"
 	"kvferry/load"
-	"kvferry/otlp"
 	"kvferry/tokenizer"
 )
 

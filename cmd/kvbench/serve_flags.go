@@ -10,7 +10,7 @@ import (
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/steady"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"kvferry/bench/nullserver"
 	"kvferry/command"
-	"kvferry/otlp/otlptest"
+	"kvferry/internal/otlp/otlptest"
 )
 
 // TestServeTraces: the client's spans and those of the proxy that kvbench starts are of the same

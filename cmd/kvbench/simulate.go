@@ -11,7 +11,7 @@ import (
 
 	"kvferry/bench/simulation"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/tokenizer"
 )
 

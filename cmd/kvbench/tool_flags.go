@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/toolflags"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // toolFlags are flags of vllm bench serve and sglang.bench_serving that mean nothing here, or

@@ -15,7 +15,7 @@ import (
 	"kvferry/bench/validation"
 	"kvferry/cluster"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A tool is a command whose flags, help and work are a package's.

@@ -11,7 +11,7 @@ import (
 
 	"kvferry/bench/topo"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport/topology"
 )
 

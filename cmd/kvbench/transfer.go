@@ -19,7 +19,7 @@ import (
 	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"

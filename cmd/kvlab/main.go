@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/lab"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/lab"
 	"kvferry/lab/nics"
 	"kvferry/lab/wire"

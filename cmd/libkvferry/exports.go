@@ -14,7 +14,7 @@ import (
 
 	"kvferry/foreign"
 	"kvferry/transport"
-	"kvferry/version"
+	"kvferry/internal/version"
 )
 
 func main() {} // of a library

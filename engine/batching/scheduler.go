@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Known is what a server takes for one request alone, measured or published: what its engine's kernels take besides

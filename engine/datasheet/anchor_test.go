@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TestKnown: a profile gives the figures that are known, whether they are longer or shorter than the datasheet's, and

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/modelconfig"
 )

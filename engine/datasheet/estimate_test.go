@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/modelconfig"
 )
 

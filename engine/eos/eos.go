@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/clock"
 	"kvferry/engine"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 )
 

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
 	"kvferry/engine"
 	"kvferry/engine/batching"
+	"kvferry/internal/clock"
 	"kvferry/kvcache"
 )
 

@@ -201,7 +201,7 @@ func below(pkg, dir string) bool {
 		switch d {
 		case "transport", "transport/tcp":
 			next = append(next, "transport/transporttest")
-		case "clock", "load", "bench/client", "bench/nullserver", "bench/page", "handoff", "engine", "otlp":
+		case "internal/clock", "load", "bench/client", "bench/nullserver", "bench/page", "handoff", "engine", "internal/otlp":
 			next = append(next, d+"/"+path.Base(d)+"test")
 		}
 		return slices.Contains(next, pkg) || slices.ContainsFunc(next, visit)

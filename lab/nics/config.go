@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/lab"
 	"kvferry/lab/wire"
 )

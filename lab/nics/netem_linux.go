@@ -5,7 +5,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/lab/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Conditions are what one direction of a link does to packets. The zero value is a clean

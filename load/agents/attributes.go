@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // attrs are a span's attributes.

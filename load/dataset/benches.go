@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load/records"
 )
 

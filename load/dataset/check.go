@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Limits of what a load may have.

@@ -15,7 +15,7 @@
 package dataset
 
 import (
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/load/numpy"
 	"kvferry/load/pyrandom"

@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Sonnet are the options of a load of poem lines. Lengths are tokens.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/load/numpy"
 	"kvferry/load/records"
 )

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // JSON are the records of a file of JSON: its values, one a line (JSON lines) or over

@@ -12,7 +12,7 @@ import (
 	"os"
 	"syscall"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // maxRecord bounds a record. A session of an agent has a thousand calls of 20,000 block

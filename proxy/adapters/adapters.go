@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/wire"
 )

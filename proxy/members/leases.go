@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/proto"
 	"kvferry/proxy/health"
 )

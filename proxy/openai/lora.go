@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A LoRA is an adapter that clients may ask for by name. It is served as the model is, with KV

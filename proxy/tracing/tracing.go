@@ -33,9 +33,9 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"kvferry/otlp"
+	"kvferry/internal/otlp"
+	"kvferry/internal/version"
 	"kvferry/proto"
-	"kvferry/version"
 )
 
 // Traces are those of one proxy. A nil one traces nothing. Its methods may be called from

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/otlp"
-	"kvferry/otlp/otlptest"
+	"kvferry/internal/otlp"
+	"kvferry/internal/otlp/otlptest"
 	"kvferry/proto"
 	"kvferry/proxy/tracing"
 )

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/openai"

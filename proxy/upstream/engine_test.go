@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
-	"kvferry/config"
+	"kvferry/internal/clock/clocktest"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/proxy/openai"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )

@@ -19,8 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
+	"kvferry/internal/clock"
 	"kvferry/placement"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/upstream"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/proxy/openai"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/openai"

@@ -26,8 +26,8 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/clock"
-	"kvferry/config"
+	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/health"

@@ -8,7 +8,7 @@ import (
 	"net"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/process"
 	"kvferry/transport/socket"

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 )
 
 // A scripted listener answers Accept as it is told, and is closed then.

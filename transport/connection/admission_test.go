@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 )
 
 // A guest is a connection by name.

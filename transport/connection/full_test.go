@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 )
 
 // TestWithin: a rail does not promise more than the process may open.

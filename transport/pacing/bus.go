@@ -3,7 +3,7 @@ package pacing
 import (
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // A Bus is what joins a node's GPUs with its host memory and with its NICs, and the disk below:

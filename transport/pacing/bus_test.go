@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // TestBus: what a joined link sends shares the way out of the GPU's memory with what goes to host

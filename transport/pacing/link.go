@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Link is a modelled NIC: it paces an engine's batches to a rate that the

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/clock"
 	"kvferry/fabric"
+	"kvferry/internal/clock"
 )
 
 // A network says when what crosses modelled ports is over. Its methods may be called from any

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/clock"
 	"kvferry/fabric"
+	"kvferry/internal/clock"
 )
 
 // A Pacer says when what moves over a node's modelled NIC would have arrived. What moves at once

@@ -24,7 +24,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 

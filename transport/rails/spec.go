@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Check notes what is wrong with the specs of a configuration's field Rails, and returns

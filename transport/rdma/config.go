@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport/connection"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

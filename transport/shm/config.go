@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Config describes a rail. Name is required.

@@ -13,7 +13,7 @@ import (
 	"time"
 	"unsafe"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/connection"
 	"kvferry/transport/descriptor"

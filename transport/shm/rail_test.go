@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/process"
 	"kvferry/transport/transporttest"

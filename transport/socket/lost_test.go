@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

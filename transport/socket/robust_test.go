@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/bundle"
 	"kvferry/transport/connection"

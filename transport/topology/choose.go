@@ -5,7 +5,7 @@ import (
 	"path"
 	"slices"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Names are which names of NICs a matrix lists.

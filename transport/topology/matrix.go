@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // Any is the location of memory that is anywhere.

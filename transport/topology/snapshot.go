@@ -18,7 +18,7 @@ import (
 	"time"
 	"unicode"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A Snapshot is the files of a machine that discovery reads, by path without the

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // A tree is the root folder of a machine, or of a capture of one. Paths are

@@ -10,7 +10,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"kvferry/clock/clocktest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/members"
 )

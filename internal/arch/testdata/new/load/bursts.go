@@ -3,7 +3,7 @@ package load
 import (
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // burstSize is how many requests come at once.

@@ -17,9 +17,9 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"kvferry/config"
-	"kvferry/otlp"
-	"kvferry/otlp/otlptest"
+	"kvferry/internal/config"
+	"kvferry/internal/otlp"
+	"kvferry/internal/otlp/otlptest"
 )
 
 func open(t testing.TB, c otlp.Config) *otlp.Exporter {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/internal/clock"
 )
 
 // Patience bounds every wait for something that must happen.

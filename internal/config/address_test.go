@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func TestAddress(t *testing.T) {

@@ -39,7 +39,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 const (

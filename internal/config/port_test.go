@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TestFreePort: nobody is given it who asks for any port; of a host that is not this one there is none.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 func TestReadFile(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TestUnmarshal: whatever is wrong, no word of it is Go's.

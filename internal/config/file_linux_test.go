@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 // TestReadFileEnds: no name that a user gives makes ReadFile read for ever.

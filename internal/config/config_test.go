@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/config"
+	"kvferry/internal/config"
 )
 
 var errSmall = errors.New("use 1 or more")
