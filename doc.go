@@ -97,14 +97,10 @@
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/dispatch                        which request of a load goes out when
 //	load/loadtest                        what every source of requests must do
-//	load/dataset                         what vLLM's and SGLang's datasets draw from a seed
 //	load/functions                       arrivals made of the Azure Functions trace
-//	load/numpy                           what numpy.random draws from a seed
-//	load/pyjson                          JSON as Python's json writes it
-//	load/pyrandom                        what Python's random draws from a seed
+//	load/tooldraws                       what vLLM's and SGLang's clients draw from a seed, to the bit
 //	load/agents                          recorded runs of agents: which call follows which, and when
 //	load/records                         files of JSON and CSV, a record at a time
-//	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	modelconfig                          what a model's config.json says: weights, arithmetic, KV
 //	hub                                  models in the cache of the Hugging Face hub

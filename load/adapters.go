@@ -7,7 +7,7 @@ import (
 	"sort"
 
 	"kvferry/internal/config"
-	"kvferry/load/numpy"
+	"kvferry/load/tooldraws"
 )
 
 // Adapters are LoRA adapters, and how each request gets one. A request that follows another
@@ -77,7 +77,7 @@ func (a Adapters) chooser(s Spec) chooser {
 		return func(*Generators) int { next = (next + 1) % n; return next }
 	case a.Choice == AdapterSkewed && s.Compat == CompatSGLang:
 		p := skewed(n, a.Alpha)
-		sum := numpy.Sum(p)
+		sum := tooldraws.PairwiseSum(p)
 		for i := range p {
 			p[i] /= sum
 		}

@@ -4,12 +4,12 @@ import (
 	"math"
 	"time"
 
-	"kvferry/load/numpy"
+	"kvferry/load/tooldraws"
 )
 
 // gaps between requests as vLLM and SGLang draw them, in seconds.
 type gaps struct {
-	from             *numpy.RandomState
+	from             *tooldraws.RandomState
 	rate, burstiness float64
 }
 

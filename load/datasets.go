@@ -2,23 +2,23 @@ package load
 
 import (
 	"kvferry/internal/config"
-	"kvferry/load/dataset"
+	"kvferry/load/tooldraws"
 )
 
 // Options of the datasets that have some of their own.
 type (
-	ShareGPT         = dataset.ShareGPT
-	Custom           = dataset.Custom
-	Sonnet           = dataset.Sonnet
-	PrefixRepetition = dataset.PrefixRepetition
-	SharedPrefix     = dataset.SharedPrefix
-	Bench            = dataset.Bench
-	DatasetOptions   = dataset.Options // all of them, and those that several have
+	ShareGPT         = tooldraws.ShareGPT
+	Custom           = tooldraws.Custom
+	Sonnet           = tooldraws.Sonnet
+	PrefixRepetition = tooldraws.PrefixRepetition
+	SharedPrefix     = tooldraws.SharedPrefix
+	Bench            = tooldraws.Bench
+	DatasetOptions   = tooldraws.Options // all of them, and those that several have
 )
 
 // ofTool is a kind whose requests are a tool's: SGLang's if Compat says so, vLLM's if not.
-func ofTool(k Kind, vllm, sglang dataset.Sampler) Kind {
-	from := func(s Spec) dataset.Sampler {
+func ofTool(k Kind, vllm, sglang tooldraws.Sampler) Kind {
+	from := func(s Spec) tooldraws.Sampler {
 		if s.Compat == CompatSGLang {
 			return sglang
 		}
@@ -31,7 +31,7 @@ func ofTool(k Kind, vllm, sglang dataset.Sampler) Kind {
 }
 
 // ownOr is a kind that has draws of our own too: those of k.
-func ownOr(k Kind, vllm, sglang dataset.Sampler) Kind {
+func ownOr(k Kind, vllm, sglang tooldraws.Sampler) Kind {
 	tools := ofTool(k, vllm, sglang)
 	of := func(s Spec) Kind {
 		if s.draws() == "" {
@@ -54,72 +54,72 @@ var (
 		Reads: append([]string{"TokenIDs"}, randomReads...),
 		Check: checkDraws,
 		Open:  openDraws,
-	}, dataset.VLLMRandomIDs, dataset.SGLangRandomIDs)
+	}, tooldraws.VLLMRandomIDs, tooldraws.SGLangRandomIDs)
 
 	shareGPTKind = ofTool(Kind{
 		Name:  ShareGPTName,
 		About: "first questions of the conversations in a file (ShareGPT's JSON)",
 		Reads: []string{"File", "Seed", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
 		Texts: true,
-	}, dataset.VLLMShareGPT, dataset.SGLangShareGPT)
+	}, tooldraws.VLLMShareGPT, tooldraws.SGLangShareGPT)
 
 	customKind = ofTool(Kind{
 		Name:  CustomName,
 		About: "prompts of a file (JSON lines)",
 		Reads: []string{"File", "Seed", "Custom", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
 		Texts: true,
-	}, dataset.VLLMCustom, dataset.SGLangCustom)
+	}, tooldraws.VLLMCustom, tooldraws.SGLangCustom)
 
 	sonnetKind = ofTool(Kind{
 		Name:  SonnetName,
 		About: "lines of a poem, the first ones in every prompt",
 		Reads: []string{"File", "Seed", "Sonnet", "Chat", "Tokenizer"},
 		Texts: true,
-	}, dataset.VLLMSonnet, dataset.VLLMSonnet)
+	}, tooldraws.VLLMSonnet, tooldraws.VLLMSonnet)
 
 	prefixRepetitionKind = ofTool(Kind{
 		Name:  PrefixRepetitionName,
 		About: "random tokens after one of a few random beginnings",
 		Reads: []string{"Seed", "PrefixRepetition", "DisableShuffle", "Tokenizer"},
-	}, dataset.VLLMPrefixRepetition, dataset.VLLMPrefixRepetition)
+	}, tooldraws.VLLMPrefixRepetition, tooldraws.VLLMPrefixRepetition)
 
 	sharedPrefixKind = ofTool(Kind{
 		Name:  SharedPrefixName,
 		About: "groups of random questions, each group after a random system prompt",
 		Reads: []string{"Seed", "SharedPrefix", "TokenIDs", "Tokenizer"},
-	}, dataset.SGLangSharedPrefix, dataset.SGLangSharedPrefix)
+	}, tooldraws.SGLangSharedPrefix, tooldraws.SGLangSharedPrefix)
 
 	burstGPTKind = ofTool(Kind{
 		Name:  BurstGPTName,
 		About: "lengths drawn from the GPT-4 rows of the BurstGPT trace (CSV)",
 		Reads: []string{"File", "Seed", "Tokenizer"},
-	}, dataset.VLLMBurstGPT, dataset.VLLMBurstGPT)
+	}, tooldraws.VLLMBurstGPT, tooldraws.VLLMBurstGPT)
 
 	specBenchKind = ofTool(Kind{
 		Name:  SpecBenchName,
 		About: "questions of Spec-Bench (question.jsonl)",
 		Reads: []string{"File", "Seed", "SpecBench", "DisableShuffle", "NoOversample"},
 		Texts: true,
-	}, dataset.VLLMSpecBench, dataset.VLLMSpecBench)
+	}, tooldraws.VLLMSpecBench, tooldraws.VLLMSpecBench)
 
 	speedBenchKind = ofTool(Kind{
 		Name:  SpeedBenchName,
 		About: "questions of SPEED-Bench: of vLLM's folder, or with --compat sglang of a file",
 		Reads: []string{"File", "Seed", "SpeedBench", "Custom.SkipChatTemplate", "DisableShuffle", "NoOversample"},
 		Texts: true,
-	}, dataset.VLLMSpeedBench, dataset.SGLangSpeedBench)
+	}, tooldraws.VLLMSpeedBench, tooldraws.SGLangSpeedBench)
 
 	longBenchKind = ofTool(Kind{
 		Name:  LongBenchName,
 		About: "documents and questions of LongBench v2 (JSON)",
 		Reads: []string{"File", "Seed", "ShareGPT"},
 		Texts: true,
-	}, dataset.SGLangLongBench, dataset.SGLangLongBench)
+	}, tooldraws.SGLangLongBench, tooldraws.SGLangLongBench)
 )
 
-// dataset is the Spec as package dataset reads it.
-func (s Spec) dataset() dataset.Spec {
-	d := dataset.Spec{
+// dataset is the Spec as package tooldraws reads it.
+func (s Spec) dataset() tooldraws.Spec {
+	d := tooldraws.Spec{
 		Requests: s.Requests, Seed: s.Seed, File: s.File, InputLen: s.InputLen, OutputLen: s.OutputLen, PrefixLen: s.PrefixLen,
 		RangeRatio: s.RangeRatio, Options: s.DatasetOptions, Vocab: s.Vocab,
 	}
@@ -133,7 +133,7 @@ func (s Spec) dataset() dataset.Spec {
 }
 
 // sampled is a dataset as a load.
-func sampled(d dataset.Sampled, err error) (Load, error) {
+func sampled(d tooldraws.Sampled, err error) (Load, error) {
 	if err != nil {
 		return Load{}, err
 	}
@@ -143,7 +143,7 @@ func sampled(d dataset.Sampled, err error) (Load, error) {
 
 // rows are the requests of a dataset.
 type rows struct {
-	from dataset.Source
+	from tooldraws.Source
 	n    int // so far
 }
 

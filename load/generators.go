@@ -1,8 +1,7 @@
 package load
 
 import (
-	"kvferry/load/numpy"
-	"kvferry/load/pyrandom"
+	"kvferry/load/tooldraws"
 )
 
 // Generators are numpy's and Python's global ones, which vllm bench serve and
@@ -11,13 +10,13 @@ import (
 // depends on how much the dataset has drawn: a load that was sampled as one of these tools
 // does it hands them on in [Load].Generators.
 type Generators struct {
-	Numpy  *numpy.RandomState
-	Python *pyrandom.Random
+	Numpy  *tooldraws.RandomState
+	Python *tooldraws.PythonRandom
 }
 
 // newGenerators are both of them freshly seeded. numpy takes seeds of 32 bits.
 func newGenerators(seed uint64) Generators {
-	return Generators{Numpy: numpy.NewRandomState(uint32(seed)), Python: pyrandom.New(int64(seed))}
+	return Generators{Numpy: tooldraws.NewRandomState(uint32(seed)), Python: tooldraws.NewPythonRandom(int64(seed))}
 }
 
 // clone are generators that draw the same from here on, by themselves.

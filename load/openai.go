@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"kvferry/internal/config"
-	"kvferry/load/pyjson"
+	"kvferry/load/tooldraws"
 	"kvferry/load/records"
 )
 
@@ -154,7 +154,7 @@ func (c *chats) count(r *Request, tools json.RawMessage) error {
 	}
 	r.Text, r.Prompt = text, c.Tokenizer.Encode(text, false)
 	if tools != nil {
-		listed, err := pyjson.Dumps(tools)
+		listed, err := tooldraws.PythonJSON(tools)
 		if err != nil {
 			return fmt.Errorf("tools: %w", err)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/numpy"
+	"kvferry/load/tooldraws"
 )
 
 // The published runs: 200 requests a row, 6 tokens each.
@@ -169,5 +169,5 @@ const ClientDrift = 1200 * time.Microsecond
 // publishedArrivals are those of the published runs, for seed 0: vLLM's of 2024, and the
 // drift of that client.
 func publishedArrivals(qps float64, seed uint32) *legacy {
-	return &legacy{gaps: gaps{from: numpy.NewRandomState(seed), rate: qps, burstiness: 1}, drift: ClientDrift}
+	return &legacy{gaps: gaps{from: tooldraws.NewRandomState(seed), rate: qps, burstiness: 1}, drift: ClientDrift}
 }

@@ -6,7 +6,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/dataset"
+	"kvferry/load/tooldraws"
 )
 
 // maxLen bounds a request's lengths: ten times what any model takes. A prompt is in
@@ -23,7 +23,7 @@ var randomKind = ownOr(Kind{
 	Reads: append([]string{"File", "TokenIDs", "Sharing"}, randomReads...),
 	Check: checkDraws,
 	Open:  openDraws,
-}, dataset.VLLMRandom, dataset.SGLangRandom)
+}, tooldraws.VLLMRandom, tooldraws.SGLangRandom)
 
 var randomReads = []string{"InputLen", "OutputLen", "RangeRatio", "OutputRatio", "PrefixLen", "Seed", "Compat", "Tokenizer"}
 

@@ -11,7 +11,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/pyrandom"
+	"kvferry/load/tooldraws"
 	"kvferry/load/records"
 )
 
@@ -151,7 +151,7 @@ func (t *timedTrace) prompt(ids []int64, left int) ([]kvcache.Token, error) {
 	for _, id := range ids {
 		n := min(t.label.ChunkSize, left)
 		if exact {
-			prompt = t.tokens.choices(prompt, n, pyrandom.New(pyrandom.Hash(strconv.FormatInt(id, 10)+":"+strconv.Itoa(n))&0xffffffff))
+			prompt = t.tokens.choices(prompt, n, tooldraws.NewPythonRandom(tooldraws.PythonHash(strconv.FormatInt(id, 10)+":"+strconv.Itoa(n))&0xffffffff))
 		} else {
 			prompt = fill(prompt, n, uint64(id)*0xd1342543de82ef95^t.Seed, t.Vocab)
 		}
@@ -219,7 +219,7 @@ func newVocabulary(s Spec) vocabulary {
 }
 
 // choices appends n tokens as random.choices draws them.
-func (v vocabulary) choices(to []kvcache.Token, n int, from *pyrandom.Random) []kvcache.Token {
+func (v vocabulary) choices(to []kvcache.Token, n int, from *tooldraws.PythonRandom) []kvcache.Token {
 	for range n {
 		id := from.Choices(v.n)
 		if len(v.before) > 0 {

@@ -56,6 +56,90 @@ func byDirectory(tree []source) map[string][]source {
 	return dirs
 }
 
+// minShared is how many lines a package with one importer has at least: a smaller one is a file of its importer.
+const minShared = 800
+
+// alone lists the smaller packages that have one importer and are no file of it, and why.
+var alone = map[string]string{
+	"engine/modelled":     "an executor of engine: a real GPU's would be beside it",
+	"transport/cma":       "one of the rails",
+	"handoff/handofftest": "tests a contract",
+
+	// Package proxy is taken apart into pure machines, and these go with their halves of it.
+	"proxy/adapters": "", "proxy/ahead": "", "proxy/chunks": "", "proxy/cors": "", "proxy/metrics": "", "proxy/migration": "", "proxy/profile": "",
+	"proxy/serverinfo": "", "proxy/sglang": "", "proxy/tracing": "", "proxy/turn": "", "proxy/unpack": "",
+	// The contract of a rail becomes a package, which takes them.
+	"transport/account": "", "transport/immediate": "", "transport/bundle": "",
+}
+
+// TestPackagesAreShared: a package is code that two others share, or large. What one other package needs, and no
+// command does, is a file of that package.
+func TestPackagesAreShared(t *testing.T) {
+	t.Parallel()
+	tree, err := load(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := lonely(tree)
+	for dir, by := range small {
+		if _, ok := alone[dir]; !ok {
+			t.Errorf("%s has less than %d lines and only %s imports it: make it a file there", dir, minShared, by)
+		}
+	}
+	for dir := range alone {
+		if _, ok := small[dir]; !ok {
+			t.Errorf("alone has %s, which needs no exception", dir)
+		}
+	}
+}
+
+// lonely returns the packages below minShared lines that one package imports, which is returned with them. Commands
+// and internal/cli import what they turn flags into.
+func lonely(tree []source) map[string]string {
+	lines, importers := map[string]int{}, map[string]map[string]bool{}
+	for _, s := range tree {
+		if s.test {
+			continue
+		}
+		lines[s.dir] += s.lines
+		for _, imp := range s.imports() {
+			if pkg, ours := strings.CutPrefix(imp, "kvferry/"); ours {
+				if importers[pkg] == nil {
+					importers[pkg] = map[string]bool{}
+				}
+				importers[pkg][s.dir] = true
+			}
+		}
+	}
+	small := map[string]string{}
+	for pkg, by := range importers {
+		for dir := range by {
+			if len(by) == 1 && lines[pkg] < minShared && !under(dir, "cmd") && dir != "internal/cli" {
+				small[pkg] = dir
+			}
+		}
+	}
+	return small
+}
+
+// TestLonely: what lonely finds, and what it does not.
+func TestLonely(t *testing.T) {
+	tree, err := load(fstest.MapFS{
+		"a/a.go":      {Data: []byte(`package a; import (_ "kvferry/small"; _ "kvferry/large"; _ "kvferry/shared")`)},
+		"b/b.go":      {Data: []byte(`package b; import _ "kvferry/shared"`)},
+		"b/b_test.go": {Data: []byte(`package b; import _ "kvferry/small"`)},
+		"cmd/c/c.go":  {Data: []byte(`package main; import _ "kvferry/command"`)},
+		"small/s.go":  {Data: []byte("package small")}, "shared/s.go": {Data: []byte("package shared")}, "command/s.go": {Data: []byte("package command")},
+		"large/s.go": {Data: []byte("package large" + strings.Repeat("\n", minShared))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := lonely(tree); !maps.Equal(got, map[string]string{"small": "a"}) {
+		t.Errorf("%v, want small, of a", got)
+	}
+}
+
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	tree, err := load(os.DirFS("."))

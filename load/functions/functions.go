@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"kvferry/internal/config"
-	"kvferry/load/numpy"
+	"kvferry/load/tooldraws"
 	"kvferry/load/records"
 )
 
@@ -175,7 +175,7 @@ type Calls struct {
 	interval int     // the next
 	left     int     // requests of this interval
 	at       float64 // s
-	from     *numpy.RandomState
+	from     *tooldraws.RandomState
 	coming   callHeap
 }
 
@@ -239,7 +239,7 @@ func (c *Calls) begin() error {
 		rate := float64(of[i]) / float64(total) * c.trace.Rate
 		p := &process{adapter: adapter, shape: 1 / (c.trace.CV * c.trace.CV), scale: c.trace.CV * c.trace.CV / rate, next: c.at}
 		p.batch = max(int(rate*c.trace.Interval.Minutes()*1.2), 1)
-		c.from = numpy.NewRandomState(0)
+		c.from = tooldraws.NewRandomState(0)
 		p.advance(c.from)
 		c.coming = append(c.coming, p)
 	}
@@ -248,7 +248,7 @@ func (c *Calls) begin() error {
 }
 
 // advance goes on to the next call.
-func (p *process) advance(from *numpy.RandomState) {
+func (p *process) advance(from *tooldraws.RandomState) {
 	if len(p.gaps) == 0 {
 		p.gaps = p.gaps[:0]
 		for range p.batch {

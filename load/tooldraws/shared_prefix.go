@@ -1,0 +1,143 @@
+package tooldraws
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// SharedPrefix are its options. Lengths are tokens, and the longest that are drawn.
+type SharedPrefix struct {
+	Groups          int // system prompts
+	PromptsPerGroup int
+	SystemPromptLen int
+	QuestionLen     int
+	OutputLen       int
+	RangeRatio      float64 // lengths are uniform from length x this to length
+	Turns           int     // questions of a conversation; 1 is a request alone
+	Ordered         bool    // group by group; shuffled otherwise
+	// ZipfAlpha draws the group of each request with a probability of 1/rank^alpha; at 0
+	// every group has as many.
+	ZipfAlpha float64
+	// RoutingKey has each request say by a header whose system prompt it begins with, so that a
+	// router may send them to one worker.
+	RoutingKey bool
+}
+
+// slot is one conversation that is to come. The system prompt is its group's and is not copied.
+type slot struct {
+	group     int
+	questions [][]Token
+	output    int
+}
+
+// groups is the source: conversations to come.
+type groups struct {
+	systems   [][]Token
+	slots     []slot
+	tokenizer Tokenizer // nil: tokens as they were drawn
+	routing   string    // what a routing key begins with; no keys if empty
+	turn      int       // the next of slots[0]
+}
+
+// sglangSharedPrefix is GeneratedSharedPrefixDataset. It asks Groups x PromptsPerGroup
+// conversations, whatever Requests says, as the tool does. Group names the system prompt.
+//
+// The tool draws all tokens before it shuffles, so they are in memory, 4 bytes a token.
+func sglangSharedPrefix(s Spec) (Sampled, error) {
+	o, g := s.SharedPrefix, seeded(s.Seed)
+	conversations := o.Groups * o.PromptsPerGroup
+	systemLens := sglangLengths(g.Numpy, o.SystemPromptLen, o.RangeRatio, o.Groups)
+	questionLens := sglangLengths(g.Numpy, o.QuestionLen, o.RangeRatio, conversations*o.Turns)
+	outputLens := sglangLengths(g.Numpy, o.OutputLen, o.RangeRatio, conversations)
+
+	vocab := s.Vocab
+	if s.Tokenizer != nil {
+		vocab = s.Tokenizer.Len() // the added tokens too
+	}
+	r := &groups{}
+	if !s.TokenIDs {
+		r.tokenizer = s.Tokenizer
+	}
+	if o.RoutingKey { // the tool's has the time and a random number: ours is the same for the same seed
+		r.routing = fmt.Sprintf("kvbench_%d_", s.Seed)
+	}
+	for _, n := range systemLens {
+		r.systems = append(r.systems, chosen(g.Python, n, vocab))
+	}
+	group := groupsOf(o, s.Seed)
+	for i := range conversations {
+		next := slot{group: group[i], output: int(outputLens[i])}
+		for _, n := range questionLens[i*o.Turns : (i+1)*o.Turns] {
+			next.questions = append(next.questions, chosen(g.Python, n, vocab))
+		}
+		r.slots = append(r.slots, next)
+	}
+	if !o.Ordered {
+		g.Python.Shuffle(conversations, func(i, j int) { r.slots[i], r.slots[j] = r.slots[j], r.slots[i] })
+	}
+	l := Sampled{Source: r, Count: conversations, g: &g}
+	if n := conversations * o.Turns; s.Requests > 0 && n != s.Requests {
+		l.Notes = append(l.Notes, fmt.Sprintf("%d requests: groups x prompts x turns, as with sglang.bench_serving, whatever number was asked for", n))
+	}
+	return l, nil
+}
+
+// groupsOf says which group each conversation belongs to. The tool draws that from a
+// generator of its own.
+func groupsOf(o SharedPrefix, seed uint64) []int {
+	conversations := o.Groups * o.PromptsPerGroup
+	if o.ZipfAlpha == 0 {
+		of := make([]int, conversations)
+		for i := range of {
+			of[i] = i / o.PromptsPerGroup
+		}
+		return of
+	}
+	p := make([]float64, o.Groups) // Choice scales them to 1
+	for i := range p {
+		p[i] = 1 / math.Pow(float64(i+1), o.ZipfAlpha)
+	}
+	return defaultRNG(seed).Choice(p, conversations)
+}
+
+// chosen are random tokens.
+func chosen(r *PythonRandom, n int32, vocab int) []Token {
+	ids := make([]Token, n)
+	for i := range ids {
+		ids[i] = Token(r.Choices(vocab))
+	}
+	return ids
+}
+
+func (r *groups) Next() (Request, bool, error) {
+	if len(r.slots) == 0 {
+		return Request{}, false, nil
+	}
+	now := &r.slots[0]
+	next := Request{Prompt: now.questions[r.turn], MaxTokens: now.output, Group: "group-" + strconv.Itoa(now.group)}
+	if r.routing != "" {
+		next.Routing = r.routing + strconv.Itoa(now.group)
+	}
+	if r.tokenizer != nil {
+		next.Text = r.tokenizer.Decode(next.Prompt, false)
+	}
+	if system := r.systems[now.group]; r.turn > 0 {
+		next.Continues = true
+	} else {
+		next.Prompt = append(append(make([]Token, 0, len(system)+len(next.Prompt)), system...), next.Prompt...)
+		if r.tokenizer != nil {
+			next.Text = r.tokenizer.Decode(system, false) + "\n\n" + next.Text
+		}
+	}
+	if r.tokenizer != nil { // what the text has in tokens, which may be more or fewer than were drawn
+		next.Prompt = r.tokenizer.Encode(next.Text, r.turn == 0)
+	}
+	now.questions[r.turn] = nil
+	if r.turn++; r.turn == len(now.questions) {
+		r.turn = 0
+		r.slots[0] = slot{}
+		r.slots = r.slots[1:]
+	}
+	return next, true, nil
+}
