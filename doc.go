@@ -51,7 +51,6 @@
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
 //	bench/sglang                         SGLang's published runs beside modelled servers
-//	bench/toolflags                      what kvbench serve says to flags of other tools that it has no use for
 //	bench/calibration                    a profile fitted to a server that runs: series, fit, check
 //	bench/serve                          any load against any server, or the model of one
 //	bench/server                         what a kvferry proxy says of itself
@@ -78,7 +77,6 @@
 //	bench/goodput                        how fast bytes arrive: when that is steady, and enough was seen
 //	bench/linerate                       how fast NICs say that they are
 //	bench/pattern                        bytes that follow from their address
-//	bench/size                           sizes and counts as flags have them
 //	bench/page/pagetest                  reports that must stay as they are
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
@@ -102,8 +100,6 @@
 //	load/agents                          recorded runs of agents: which call follows which, and when
 //	load/records                         files of JSON and CSV, a record at a time
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
-//	modelconfig                          what a model's config.json says: weights, arithmetic, KV
-//	hub                                  models in the cache of the Hugging Face hub
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	foreign                              the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail
@@ -136,6 +132,7 @@
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
 //	lab/wire                             what a long or bad link does to packets
 //	internal/arch                        tests of the tree: imports, pages, examples, the Makefile
+//	internal/model                       models' files: where they are, and what config.json says
 //	internal/config                      what is wrong with a configuration, field by field
 //	internal/version                     which build this is
 //

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/node/byzantine"
 	"kvferry/proto"
 	"kvferry/proxy/openai"

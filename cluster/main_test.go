@@ -19,10 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine"
 	"kvferry/engine/modelled"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/proxy/openai"
 )

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"kvferry/internal/config"
-	"kvferry/load/tooldraws"
 	"kvferry/load/records"
+	"kvferry/load/tooldraws"
 )
 
 // openAIKind is SGLang's dataset of that name.

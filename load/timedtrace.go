@@ -11,8 +11,8 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/tooldraws"
 	"kvferry/load/records"
+	"kvferry/load/tooldraws"
 )
 
 // A TimedTrace says how the lines of a trace are read, as vLLM's timed_trace does:

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport/connection"
 	"kvferry/transport/rails"
 )

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/transport"
 )

@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine"
 	"kvferry/engine/modelled"
 	"kvferry/handoff"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/proxy/openai"

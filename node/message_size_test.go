@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/proto"
 )

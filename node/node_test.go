@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/proxy"

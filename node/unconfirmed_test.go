@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

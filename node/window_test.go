@@ -12,8 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"

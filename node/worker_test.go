@@ -11,9 +11,9 @@ import (
 
 	protobuf "google.golang.org/protobuf/proto"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

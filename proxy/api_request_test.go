@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"

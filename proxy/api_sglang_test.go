@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

@@ -23,11 +23,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/node/byzantine"
 	"kvferry/placement"
 	"kvferry/proto"

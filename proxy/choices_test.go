@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proto"
 )

@@ -24,10 +24,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 )
 

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"

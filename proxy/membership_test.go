@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/members"
 )

@@ -10,9 +10,9 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/attempt"
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"

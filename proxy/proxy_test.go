@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proto"
 )

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/health"
 )

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"kvferry/attempt"
-	"kvferry/internal/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"

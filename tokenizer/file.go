@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/hub"
 	"kvferry/internal/config"
+	"kvferry/internal/model"
 	"kvferry/kvcache"
 )
 
@@ -23,7 +23,9 @@ const maxID = 1 << 20
 // Find is the path that the name of a tokenizer means: a folder or a file, or else what the cache of the
 // Hugging Face hub has of a model. The error of a name that is neither says where was looked, and which
 // command downloads it.
-func Find(name string) (path string, err error) { return hub.Find(name, FileName, ConfigFileName) }
+func Find(name string) (path string, err error) {
+	return model.FindFiles(name, FileName, ConfigFileName)
+}
 
 // Load reads a tokenizer: a folder with a tokenizer.json and what belongs to it, or such a
 // file, whose folder then is not looked at further, or what [Find] finds by a model's name.

@@ -16,7 +16,7 @@ type Tokenizer struct {
 	normalize  normalizer
 	normalized *cutter // those that are looked for in the normalised text
 	split      splitter
-	model      model
+	model      segmenter
 	decode     decoder
 	asBytes    bool // decode is ByteLevel alone
 
@@ -32,15 +32,15 @@ type Tokenizer struct {
 	own     *own // of kvferry's own, which has no tables of its words
 }
 
-// A model turns a piece of text into tokens.
-type model interface {
+// A segmenter (a "model" in tokenizer.json) turns a piece of text into tokens.
+type segmenter interface {
 	appendEncode(ids []kvcache.Token, piece string) []kvcache.Token
 }
 
 // A normalizer changes a text before it is cut. It is never given the empty text.
 type normalizer func(text string) string
 
-// A splitter cuts a text into the pieces that the model sees, and emits them in order. first
+// A splitter cuts a text into the pieces that the segmenter sees, and emits them in order. first
 // says that the text, or the piece, begins where the whole text begins.
 type splitter func(text string, first bool, emit func(piece string, first bool))
 

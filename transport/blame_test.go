@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 	"kvferry/transport/rails"
 )
 
@@ -76,10 +76,10 @@ func Judge(s *Seen, l Limits) (all []Finding) {
 		r.path(l, say)
 		r.moved(l, best, len(s.Rails), say)
 		if limit := s.Here.Memlock; r.Here.Kind == rails.RDMA && limit >= 0 && limit < s.Segment {
-			say(Fail, "ulimit -l unlimited, or LimitMEMLOCK=infinity of its service", "memory of %s cannot be pinned: the limit (RLIMIT_MEMLOCK) is %d bytes here", size.Format(s.Segment), limit)
+			say(Fail, "ulimit -l unlimited, or LimitMEMLOCK=infinity of its service", "memory of %s cannot be pinned: the limit (RLIMIT_MEMLOCK) is %d bytes here", config.FormatSize(s.Segment), limit)
 		}
 		if limit := s.There.Memlock; r.There.Kind == rails.RDMA && limit >= 0 && limit < s.Segment {
-			say(Fail, "ulimit -l unlimited there, or LimitMEMLOCK=infinity of its service", "memory of %s cannot be pinned: the limit (RLIMIT_MEMLOCK) is %d bytes there", size.Format(s.Segment), limit)
+			say(Fail, "ulimit -l unlimited there, or LimitMEMLOCK=infinity of its service", "memory of %s cannot be pinned: the limit (RLIMIT_MEMLOCK) is %d bytes there", config.FormatSize(s.Segment), limit)
 		}
 	}
 	return append(all, s.together(l)...)
@@ -268,7 +268,7 @@ func (s *Seen) together(l Limits) (all []Finding) {
 		where string
 	}{{&s.Here, "here"}, {&s.There, "there"}} {
 		if end.h.HugePages == "never" && end.h.HugeFree < s.Segment {
-			all = append(all, Finding{Hosts, Warn, "no huge pages " + end.where + ": " + fmt.Sprintf("transparent ones are off and %s are set aside", size.Format(end.h.HugeFree)), "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"})
+			all = append(all, Finding{Hosts, Warn, "no huge pages " + end.where + ": " + fmt.Sprintf("transparent ones are off and %s are set aside", config.FormatSize(end.h.HugeFree)), "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"})
 		}
 	}
 	if c := s.Clock; c != nil && l.Clock > 0 && c.Offset.Abs()-c.RoundTrip/2 > l.Clock {

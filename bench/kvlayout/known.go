@@ -1,6 +1,6 @@
 package kvlayout
 
-import "kvferry/modelconfig"
+import "kvferry/internal/model"
 
 // hub is where the models' makers publish config.json: hub + repository + /blob/main/config.json.
 const hub = "huggingface.co/"
@@ -33,7 +33,7 @@ func Names() (all []string) {
 func known(name string) (Layout, bool) {
 	for _, m := range models {
 		if m.name == name {
-			c := modelconfig.Config{Layers: m.layers, KVHeads: m.heads, HeadDim: m.dim, KVRank: m.rank, RopeDim: m.rope}
+			c := model.Config{Layers: m.layers, KVHeads: m.heads, HeadDim: m.dim, KVRank: m.rank, RopeDim: m.rope}
 			l, err := layout(&c)
 			l.Model, l.Source = name, hub+m.repository
 			return l, err == nil

@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/modelconfig"
+	"kvferry/internal/model"
 )
 
 // A Layout is the KV cache of a model. Sizes are bytes.
@@ -61,7 +61,7 @@ func Read(text string) (Layout, error) {
 	if _, err := os.Stat(text); errors.Is(err, os.ErrNotExist) {
 		return Layout{}, fmt.Errorf("%q: it is neither a file nor a known model: use a config.json, or one of %s", text, strings.Join(Names(), ", "))
 	}
-	c, err := modelconfig.Read(text)
+	c, err := model.Read(text)
 	if err != nil {
 		return Layout{}, err
 	}
@@ -74,7 +74,7 @@ func Read(text string) (Layout, error) {
 }
 
 // layout is that of KV that is kept in the model's type.
-func layout(c *modelconfig.Config) (Layout, error) {
+func layout(c *model.Config) (Layout, error) {
 	layers, elems, err := c.KV()
 	if err != nil {
 		return Layout{}, err

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/internal/model"
 	"kvferry/kvcache"
-	"kvferry/modelconfig"
 )
 
 // TestKnown: published sizes. Llama 3.1 8B has 128 KiB a token, and 70B 320 KiB; DeepSeek's
@@ -91,7 +91,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"num_hidden_layers":4,"kv_lora_rank":512,"qk_rope_head_dim":64,"layer_types":["full_attention"],"text_config":{"num_hidden_layers":1}}`))
 	f.Add([]byte(`{"num_attention_heads":8,"hidden_size":3,"num_hidden_layers":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := modelconfig.Parse(text)
+		c, err := model.Parse(text)
 		if err != nil {
 			return
 		}

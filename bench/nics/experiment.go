@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"kvferry/bench/recovery"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 
@@ -23,7 +23,7 @@ var (
 	small = load{64 << 10, 64, 4} // what a layer of a prompt's KV is cut into
 )
 
-func (l load) String() string { return fmt.Sprintf("%s x %d", size.Format(l.Block), l.Batch) }
+func (l load) String() string { return fmt.Sprintf("%s x %d", config.FormatSize(l.Block), l.Batch) }
 
 // A sweep is one run of kvbench transfer: a row for each count of NICs and selection.
 type sweep struct {

@@ -10,7 +10,7 @@ import (
 	"kvferry/bench/incast"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 )
 
 // An IncastResult is all rounds of the cases.
@@ -105,7 +105,7 @@ func (r *IncastResult) write(dir string) error {
 // table has a line for each case and figure.
 func (r *IncastResult) table() page.Table {
 	t := page.Table{
-		Title: fmt.Sprintf("%d initiators and one target, whose NIC carries %s; behind a switch its port's queue holds %s; 4 KiB now and then is the probe;\nmedians of %d", r.Initiators, fmt.Sprintf("%g Mbit/s", float64(r.Rate)/1e6), size.Format(int64(r.SwitchQueue)), r.Rounds),
+		Title: fmt.Sprintf("%d initiators and one target, whose NIC carries %s; behind a switch its port's queue holds %s; 4 KiB now and then is the probe;\nmedians of %d", r.Initiators, fmt.Sprintf("%g Mbit/s", float64(r.Rate)/1e6), config.FormatSize(int64(r.SwitchQueue)), r.Rounds),
 		Left:  3, Head: []string{"case", "they meet", "figure", kvferry, "low..high", "must be", "CPUs idle %", ""},
 	}
 	for i := range r.Rows {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
-	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
@@ -199,7 +198,7 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 		"transfer", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
 		"--rails", list(len(counts), func(i int) string { return strconv.Itoa(counts[i]) }),
 		"--select", list(len(s.selects), func(i int) string { return string(s.selects[i]) }),
-		"--block", size.Format(s.load.Block), "--batch", strconv.Itoa(s.load.Batch), "--depth", strconv.Itoa(s.load.Depth),
+		"--block", config.FormatSize(s.load.Block), "--batch", strconv.Itoa(s.load.Batch), "--depth", strconv.Itoa(s.load.Depth),
 		"--duration", x.cfg.Duration.String(), "--warmup", "400ms",
 	}, railFlags(s.specs())...)
 	p, err := start(ctx, l, 2, x.cfg.Exe, args...)

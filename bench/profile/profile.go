@@ -17,7 +17,7 @@ import (
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
 	"kvferry/internal/config"
-	"kvferry/modelconfig"
+	"kvferry/internal/model"
 )
 
 // What kvbench profile says of itself.
@@ -79,7 +79,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json, its folder, or a model that is in the Hugging Face cache, such as Qwen/Qwen3-8B")
 	fs.StringVar(&c.GPU, "gpu", "", "a GPU of the table, or a JSON file")
 	fs.IntVar(&s.TensorParallel, "tensor-parallel-size", 1, "GPUs that compute each layer together")
-	fs.StringVar(&c.Quantization, "quantization", "", strings.Join(modelconfig.QuantizationNames(), ", ")+" (default: what config.json says)")
+	fs.StringVar(&c.Quantization, "quantization", "", strings.Join(model.QuantizationNames(), ", ")+" (default: what config.json says)")
 	fs.Float64Var(&s.MemoryUtilization, "gpu-memory-utilization", 0.9, "share of the GPU's memory, as vLLM has it")
 	fs.IntVar(&s.KVElemBytes, "kv-bytes", 2, "bytes an element of KV; 1 is fp8")
 	fs.IntVar(&s.MaxModelLen, "max-model-len", 0, "tokens of prompt and output (default: the model's, at most 32768)")
@@ -97,12 +97,12 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 }
 
 // model reads the model's config.json.
-func (c *Config) model() (modelconfig.Config, error) {
-	file, err := modelconfig.Find(c.Model)
+func (c *Config) model() (model.Config, error) {
+	file, err := model.Find(c.Model)
 	if err != nil {
-		return modelconfig.Config{}, err
+		return model.Config{}, err
 	}
-	model, err := modelconfig.Read(file)
+	model, err := model.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: name the model's config.json, its folder, or a model that is in the Hugging Face cache", err)
 	}
@@ -133,15 +133,15 @@ func Run(ctx context.Context, c Config) error {
 		return measure(ctx, &c)
 	}
 	var bad config.Faults
-	model, err := c.model()
+	shape, err := c.model()
 	if err == nil {
-		c.Server.Model, err = model.Shape()
+		c.Server.Model, err = shape.Shape()
 	}
 	bad.Check("Model", err)
 	c.Server.GPU, err = datasheet.ReadGPU(c.GPU)
 	bad.Check("GPU", err)
 	if c.Quantization != "" {
-		if c.Server.Model.Quantization, err = modelconfig.ParseQuantization(c.Quantization); err != nil {
+		if c.Server.Model.Quantization, err = model.ParseQuantization(c.Quantization); err != nil {
 			bad.Add("Quantization", c.Quantization, "%w", err)
 		}
 	}

@@ -20,7 +20,7 @@ func asked(t *testing.T, args ...string) Config {
 	var c Config
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.AddFlags(fs)
-	if err := fs.Parse(append([]string{"--model", "../../modelconfig/testdata/qwen2.5-7b-gptq-int4.json"}, args...)); err != nil {
+	if err := fs.Parse(append([]string{"--model", "../../internal/model/testdata/qwen2.5-7b-gptq-int4.json"}, args...)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -53,7 +53,7 @@ func TestWritesProfile(t *testing.T) {
 // TestFindsModel: a model is a config.json, a folder with one, or what the Hugging Face cache has under its
 // name, which is what clients ask for then.
 func TestFindsModel(t *testing.T) {
-	text, err := os.ReadFile("../../modelconfig/testdata/qwen2.5-7b-gptq-int4.json")
+	text, err := os.ReadFile("../../internal/model/testdata/qwen2.5-7b-gptq-int4.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"kvferry/bench/kvlayout"
-	"kvferry/bench/size"
 	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -171,7 +170,7 @@ func (c *Config) Validate() error {
 	bad.Refuse(c.Duration != 0 && c.Duration < time.Millisecond, "Duration", c.Duration, "use 1ms or more")
 	bad.Refuse(c.Timeout < 0, "Timeout", c.Timeout, "use a positive duration")
 	bad.Refuse(c.Iterations < 0, "Iterations", c.Iterations, "use 1 or more")
-	bad.Refuse(c.Slice < 0 || c.Slice > transport.MaxSlice, "Slice", size.Format(int64(c.Slice)), "use 1 byte to %s", size.Format(transport.MaxSlice))
+	bad.Refuse(c.Slice < 0 || c.Slice > transport.MaxSlice, "Slice", config.FormatSize(int64(c.Slice)), "use 1 byte to %s", config.FormatSize(transport.MaxSlice))
 	bad.Refuse(!slices.Contains([]Format{"", Text, JSON, CSV, Perftest}, c.Format), "Format", c.Format, "use text, json, csv or perftest")
 	checkMemory(&bad, c.Segment, c.Location, c.Matrix)
 	if len(bad) == 0 {
@@ -209,14 +208,14 @@ func (c *Config) checkLimits(bad *config.Faults) {
 // checkPoints checks the lists of a setup's points: one is measured for each combination.
 func (c *Config) checkPoints(bad *config.Faults) {
 	for _, n := range c.Blocks {
-		bad.Refuse(n < 1 || n > size.Max, "Blocks", size.Format(n), "use 1 byte to %s", size.Format(size.Max))
+		bad.Refuse(n < 1 || n > config.MaxSize, "Blocks", config.FormatSize(n), "use 1 byte to %s", config.FormatSize(config.MaxSize))
 	}
 	for _, list := range []struct {
 		name string
 		list []int
 	}{{"Batches", c.Batches}, {"Threads", c.Threads}, {"Depths", c.Depths}} {
 		for _, n := range list.list {
-			config.Between(bad, list.name, n, 1, size.MaxCount)
+			config.Between(bad, list.name, n, 1, config.MaxCount)
 		}
 	}
 }
@@ -224,21 +223,21 @@ func (c *Config) checkPoints(bad *config.Faults) {
 // checkFit holds the points to the segment, and the segment to this machine.
 func (c *Config) checkFit(bad *config.Faults) {
 	if fit, _ := c.plans(); len(fit) == 0 {
-		bad.Add("Segment", size.Format(c.Segment), "one batch of each thread, %s at the least, does not fit into it: raise it, or use smaller blocks, smaller batches or fewer threads",
-			size.Format(slices.Min(c.Blocks)*int64(slices.Min(c.Batches))*int64(slices.Min(c.Threads))))
+		bad.Add("Segment", config.FormatSize(c.Segment), "one batch of each thread, %s at the least, does not fit into it: raise it, or use smaller blocks, smaller batches or fewer threads",
+			config.FormatSize(slices.Min(c.Blocks)*int64(slices.Min(c.Batches))*int64(slices.Min(c.Threads))))
 	}
 	ends := int64(1)
 	if c.Server == "" {
 		ends = 2
 	}
 	if left, ok := kvcache.Available(); ok && c.Segment > left/ends {
-		bad.Add("Segment", size.Format(c.Segment), "%d of them are on this machine, which has %d MiB of memory left: lower it", ends, left>>20)
+		bad.Add("Segment", config.FormatSize(c.Segment), "%d of them are on this machine, which has %d MiB of memory left: lower it", ends, left>>20)
 	}
 }
 
 // checkMemory checks what either end has: the size of its memory, and where it is.
 func checkMemory(bad *config.Faults, segment int64, location, matrix string) {
-	bad.Refuse(segment < 0 || segment > size.Max, "Segment", size.Format(segment), "use 1 byte to %s", size.Format(size.Max))
+	bad.Refuse(segment < 0 || segment > config.MaxSize, "Segment", config.FormatSize(segment), "use 1 byte to %s", config.FormatSize(config.MaxSize))
 	if location != "" {
 		bad.Check("Location", topology.CheckLocation(location))
 	}

@@ -14,7 +14,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/bench/recovery"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 
@@ -181,7 +181,7 @@ func (r *FailoverResult) together(from, to time.Duration) (sum float64) {
 // conditions say what was measured and on what, one a line.
 func (r *FailoverResult) conditions() []string {
 	return append(r.Initiator.to(&r.Target), fmt.Sprintf("load       write %s x %d, threads %d, depth %d, select %s, slices of %s, segments of %s, seed %d",
-		size.Format(r.Block), r.Batch, r.Threads, r.Depth, r.Select, size.Format(int64(r.Slice)), size.Format(r.Segment), r.Seed))
+		config.FormatSize(r.Block), r.Batch, r.Threads, r.Depth, r.Select, config.FormatSize(int64(r.Slice)), config.FormatSize(r.Segment), r.Seed))
 }
 
 // remarks are the verdict and what went wrong, one a line.

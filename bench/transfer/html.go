@@ -12,7 +12,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/bench/reference"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 )
 
 // WriteHTML writes report.html: curves over the block size, the table and all that
@@ -104,7 +104,7 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64, ref fun
 	}
 	var marks []plot.Tick
 	for n := range ticks {
-		marks = append(marks, plot.Tick{Value: float64(n), Label: size.Format(n)})
+		marks = append(marks, plot.Tick{Value: float64(n), Label: config.FormatSize(n)})
 	}
 	p.X.Tick.Marker = plot.ConstantTicks(marks)
 	for i, name := range names {

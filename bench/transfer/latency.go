@@ -10,7 +10,6 @@ import (
 	"kvferry/bench/kvlayout"
 	"kvferry/bench/linerate"
 	"kvferry/bench/reference"
-	"kvferry/bench/size"
 	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -99,7 +98,7 @@ func (s *session) references(ctx context.Context, p *plan) error {
 		}
 		if err != nil {
 			s.missing[name] = struct{}{}
-			s.r.Notes = append(s.r.Notes, fmt.Sprintf("%s is left out from %s of %s on: %v", name, p.Op, size.Format(p.Block), err))
+			s.r.Notes = append(s.r.Notes, fmt.Sprintf("%s is left out from %s of %s on: %v", name, p.Op, config.FormatSize(p.Block), err))
 			r.Error = err.Error()
 		}
 		s.r.References = append(s.r.References, r)

@@ -9,7 +9,7 @@ import (
 	"kvferry/bench/figure"
 	"kvferry/bench/page"
 	"kvferry/bench/reference"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 )
 
 // percentile is a figure of n samples as a table shows it: none beyond it makes it no percentile,
@@ -43,7 +43,7 @@ func (r *Result) latencyTable() page.Table {
 		p := &r.Points[i]
 		l, n := &p.Latency, p.Batches
 		row := []string{
-			p.Op, size.Format(p.Block), r.subject(p), strconv.FormatInt(n, 10),
+			p.Op, config.FormatSize(p.Block), r.subject(p), strconv.FormatInt(n, 10),
 			fmt.Sprintf("%.1f", l.MinUS), percentile(l.P50US, 50, n), percentile(l.P99US, 99, n), percentile(l.P999US, 99.9, n), fmt.Sprintf("%.1f", l.MaxUS),
 			three(p.GBps), "-", strconv.Itoa(p.Errors), "-", "-",
 		}
@@ -59,7 +59,7 @@ func (r *Result) latencyTable() page.Table {
 			if o.Op != p.Op || o.Block != p.Block || o.Error != "" {
 				continue
 			}
-			row := []string{o.Op, size.Format(o.Block), o.Name, strconv.FormatInt(o.Samples, 10), "-", rank(o.P50US, 50, o.Samples), rank(o.P99US, 99, o.Samples), rank(o.P999US, 99.9, o.Samples), "-", three(o.GBps), "-", "-", "-", "-"}
+			row := []string{o.Op, config.FormatSize(o.Block), o.Name, strconv.FormatInt(o.Samples, 10), "-", rank(o.P50US, 50, o.Samples), rank(o.P99US, 99, o.Samples), rank(o.P999US, 99.9, o.Samples), "-", three(o.GBps), "-", "-", "-", "-"}
 			if o.Samples == 0 {
 				row[3] = "-"
 			}

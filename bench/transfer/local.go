@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/bench/size"
 	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -190,7 +189,7 @@ func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func()
 			switch {
 			case !kill.Stop(): // it had to be
 			case ended && status.Signaled() && status.Signal() == syscall.SIGKILL:
-				err = config.NewFault("Segment", size.Format(cfg.Segment), "the target's process was killed: %s: lower it", kvcache.KilledFor(kills))
+				err = config.NewFault("Segment", config.FormatSize(cfg.Segment), "the target's process was killed: %s: lower it", kvcache.KilledFor(kills))
 			case e != nil && cmd.ProcessState.ExitCode() != orphaned && said.Len() > 0:
 				err = fmt.Errorf("the target's process: %s", strings.TrimSpace(said.String()))
 			}

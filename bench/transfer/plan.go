@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"kvferry/bench/pattern"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 
@@ -53,8 +53,8 @@ func (p *plan) offset(thread int, i int32) int64 {
 
 // validate is the check of both ends; the target's plan comes from a peer.
 func (p *plan) validate() error {
-	if p.Op != transport.Write && p.Op != transport.Read || p.Block < 1 || p.Block > size.Max ||
-		p.Batch < 1 || p.Threads < 1 || p.Threads > size.MaxCount || p.Depth < 1 || p.Segment < 1 {
+	if p.Op != transport.Write && p.Op != transport.Read || p.Block < 1 || p.Block > config.MaxSize ||
+		p.Batch < 1 || p.Threads < 1 || p.Threads > config.MaxCount || p.Depth < 1 || p.Segment < 1 {
 		return fmt.Errorf("a point of %+v makes no sense", *p)
 	}
 	if p.Rounds && (p.Op != transport.Write || !p.Check || len(p.Corrupt) > 0) {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 
@@ -39,7 +39,7 @@ func TestBlocksAreApart(t *testing.T) {
 			}
 		}
 	}
-	small := plan{Block: 64, Batch: 1, Threads: 1, Depth: 1, Segment: size.Max}
+	small := plan{Block: 64, Batch: 1, Threads: 1, Depth: 1, Segment: config.MaxSize}
 	if small.blocks() != maxBlocks {
 		t.Errorf("%d blocks, want at most %d", small.blocks(), maxBlocks)
 	}

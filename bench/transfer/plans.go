@@ -3,7 +3,7 @@ package transfer
 import (
 	"fmt"
 
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 	"kvferry/transport"
 )
 
@@ -40,7 +40,7 @@ func (c *Config) plans() (fit []plan, unfit []string) {
 			if err == nil {
 				fit = append(fit, p)
 			} else if s == setups[0] { // it is no other's fault
-				unfit = append(unfit, fmt.Sprintf("%v %s x %d, threads %d is left out: %v", p.Op, size.Format(p.Block), p.Batch, p.Threads, err))
+				unfit = append(unfit, fmt.Sprintf("%v %s x %d, threads %d is left out: %v", p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, err))
 			}
 		}
 	}

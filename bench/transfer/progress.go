@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"kvferry/bench/bar"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 )
 
 // barPeriod is how often a bar is drawn at most: a point may take a millisecond.
@@ -27,7 +27,7 @@ func newProgress(cfg *Config, points int) *progress {
 
 func (p *progress) begin(pl *plan) {
 	if p.Shown() {
-		p.Describe(fmt.Sprintf("%v %s x %d, %d rails, %s", pl.Op, size.Format(pl.Block), pl.Batch, pl.setup.count, pl.setup.sel))
+		p.Describe(fmt.Sprintf("%v %s x %d, %d rails, %s", pl.Op, config.FormatSize(pl.Block), pl.Batch, pl.setup.count, pl.setup.sel))
 		p.Set(int64(p.done))
 	}
 }
@@ -39,7 +39,7 @@ func (p *progress) end(pt *Point) {
 		return
 	}
 	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d, rails %d, %s: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
-		pt.Op, size.Format(pt.Block), pt.Batch, pt.Threads, pt.Depth, pt.Count, pt.Select, pt.GBps, pt.Latency.P50US, pt.Latency.P99US)
+		pt.Op, config.FormatSize(pt.Block), pt.Batch, pt.Threads, pt.Depth, pt.Count, pt.Select, pt.GBps, pt.Latency.P50US, pt.Latency.P99US)
 	if pt.Errors > 0 {
 		line += fmt.Sprintf(", %d batches failed", pt.Errors)
 	}

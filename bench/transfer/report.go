@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"kvferry/bench/page"
-	"kvferry/bench/size"
+	"kvferry/internal/config"
 )
 
 // Files of a run's folder.
@@ -86,7 +86,7 @@ func (r *Result) table() page.Table {
 	for i := range r.Points {
 		p := &r.Points[i]
 		row := []string{
-			p.Op, size.Format(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
+			p.Op, config.FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
 			three(p.GBps), "-", fmt.Sprintf("%.0f", p.OpsPerS),
 			percentile(p.Latency.P50US, 50, p.Batches), percentile(p.Latency.P99US, 99, p.Batches), percentile(p.Latency.P999US, 99.9, p.Batches),
 			fmt.Sprintf("%.1f", p.PostUS), "-", strconv.Itoa(p.Errors), "-", "-", shares(p.Rails),
@@ -184,7 +184,7 @@ func (r *Result) conditions() []string {
 		limit = fmt.Sprintf("%.4g GB/s (%s)", *s.LimitGBps, s.LimitSource)
 	}
 	return append(r.Initiator.to(&r.Target),
-		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, size.Format(s.Segment), size.Format(int64(s.Slice)), s.Seed,
+		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, config.FormatSize(s.Segment), config.FormatSize(int64(s.Slice)), s.Seed,
 			map[bool]string{true: "of every block", false: "off"}[s.Check]),
 		"limit      "+limit,
 	)
@@ -195,7 +195,7 @@ func (r *Result) remarks() []string {
 	var lines []string
 	for i := range r.Points {
 		p := &r.Points[i]
-		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, size.Format(p.Block), p.Batch, p.Threads, p.Depth)
+		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
 		if r.varies() {
 			name += fmt.Sprintf(", rails %d, %s", p.Count, p.Select)
 		}

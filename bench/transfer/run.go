@@ -9,8 +9,8 @@ import (
 	"kvferry/bench/goodput"
 	"kvferry/bench/linerate"
 	"kvferry/bench/machine"
-	"kvferry/bench/size"
 	"kvferry/internal/clock"
+	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/topology"
 )
@@ -169,7 +169,7 @@ func (s *session) patience() time.Duration {
 // open makes the memory at both ends.
 func (s *session) open(ctx context.Context) (err error) {
 	if s.mem, s.free, err = transport.MapMemory(int(s.cfg.Segment)); err != nil {
-		return fmt.Errorf("mapping %s: %w", size.Format(s.cfg.Segment), err)
+		return fmt.Errorf("mapping %s: %w", config.FormatSize(s.cfg.Segment), err)
 	}
 	if err := topology.Bind(s.mem, s.cfg.Location); err != nil {
 		return err

@@ -14,7 +14,6 @@ import (
 
 	"kvferry/bench/machine"
 	"kvferry/bench/reference"
-	"kvferry/bench/size"
 	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -55,7 +54,7 @@ func (c *ServerConfig) Validate() error {
 	}
 	checkMemory(&bad, c.Segment, c.Location, c.Matrix)
 	if left, ok := kvcache.Available(); ok && len(bad) == 0 && c.Segment > left {
-		bad.Add("Segment", size.Format(c.Segment), "this machine has %d MiB of memory left: lower it", left>>20)
+		bad.Add("Segment", config.FormatSize(c.Segment), "this machine has %d MiB of memory left: lower it", left>>20)
 	}
 	return bad.Err("bench/transfer.ServerConfig")
 }

@@ -18,7 +18,7 @@ import (
 	"kvferry/bench/page/pagetest"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
-	"kvferry/modelconfig"
+	"kvferry/internal/model"
 )
 
 // TestPage: docs/validation.md is what the command writes, and no set is worse than its limit.
@@ -168,9 +168,9 @@ func TestDeepSeekGPUs(t *testing.T) {
 }
 
 // server is what kvbench profile makes a profile of: a model on a GPU of the table.
-func server(t *testing.T, model, gpuName string) *datasheet.Server {
+func server(t *testing.T, name, gpuName string) *datasheet.Server {
 	t.Helper()
-	config, err := modelconfig.Read("../../modelconfig/testdata/" + model + ".json")
+	config, err := model.Read("../../internal/model/testdata/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func server(t *testing.T, model, gpuName string) *datasheet.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &datasheet.Server{Name: model, Model: shape, GPU: gpu, MemoryUtilization: 0.9, KVElemBytes: 2, MaxNumSeqs: 256, BlockTokens: 16}
+	return &datasheet.Server{Name: name, Model: shape, GPU: gpu, MemoryUtilization: 0.9, KVElemBytes: 2, MaxNumSeqs: 256, BlockTokens: 16}
 }
 
 // TestFits: a search begins where nothing was fitted, comes closer, and what it writes are profiles;

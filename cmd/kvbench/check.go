@@ -14,7 +14,6 @@ import (
 
 	"kvferry/bench/check"
 	"kvferry/bench/page"
-	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/internal/config"
 	"kvferry/transport/rails"
@@ -123,7 +122,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 		cfg.Peer = args[0]
 	}
 	bad.Check("--out", page.CheckNew(cfg.Out))
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	if cfg.Probes < 0 {
 		bad.Add("--probes", cfg.Probes, "use 1 or more, or 0 for none")
 	} else if cfg.Probes == 0 {
@@ -147,7 +146,7 @@ func (f *checkFlags) serve(cmd *cobra.Command, args []string, logger *slog.Logge
 	}
 	refuse(&bad, cmd.Flags().Changed, "the other end says it: leave it out", "duration", "probes", "timeout", "line-rate", "min-of-line", "min-of-best", "min-together", "max-lost", "max-carrier", "max-clock", "out")
 	cfg := check.ListenConfig{Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.matrix, Log: cmd.ErrOrStderr(), Logger: logger}
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	if err := command.Check(bad, cfg.Validate(), checkNames); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/recovery"
-	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/command"
 	"kvferry/internal/config"
@@ -125,10 +124,10 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 			cfg.Faults = append(cfg.Faults, a)
 		}
 	}
-	cfg.Blocks = command.ParseAll(&bad, "--block", []string{f.block}, size.Parse)
+	cfg.Blocks = command.ParseAll(&bad, "--block", []string{f.block}, config.ParseSize)
 	cfg.Batches, cfg.Threads, cfg.Depths = []int{f.batch}, []int{f.threads}, []int{f.depth}
 	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	cfg.Warmup = config.OrNone(f.warmup)
 	return cfg, command.Check(bad, cfg.Validate(), transferNames)
 }

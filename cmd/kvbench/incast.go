@@ -10,7 +10,6 @@ import (
 
 	"kvferry/bench/incast"
 	"kvferry/bench/nics"
-	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/internal/config"
 )
@@ -44,7 +43,7 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			cfg.Rate = linkRate(&bad, rate)
-			held, err := size.Parse(queue)
+			held, err := config.ParseSize(queue)
 			bad.Check("--switch-queue", err)
 			cfg.SwitchQueue = int(held)
 			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {

@@ -24,10 +24,10 @@ import (
 	"kvferry/bench/nics"
 	"kvferry/bench/simulation"
 	"kvferry/bench/transfer"
-	"kvferry/internal/clock/clocktest"
 	"kvferry/cluster"
 	"kvferry/command"
 	"kvferry/engine"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/node"
 )
 

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/nics"
-	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/internal/config"
 	"kvferry/transport/pacing"
@@ -54,7 +53,7 @@ func nicsMooncakeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			cfg.Rate = linkRate(&bad, rate)
-			command.Parse(&bad, "--counts", counts, &cfg.Counts, size.ParseCounts)
+			command.Parse(&bad, "--counts", counts, &cfg.Counts, config.ParseCounts)
 			cfg.Settings, cfg.Out = strings.Split(settings, ","), resultsFolder(cfg.Out)
 			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
 				return err

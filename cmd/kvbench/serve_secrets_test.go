@@ -25,7 +25,7 @@ func TestProfileKeepsSecrets(t *testing.T) {
 	}))
 	defer s.Close()
 	at := "http://alice:s3cretpw@" + strings.TrimPrefix(s.URL, "http://")
-	code, stdout, stderr := kvbench(t.Context(), "profile", "--model", "../../modelconfig/testdata/qwen2.5-7b.json", "--from", at)
+	code, stdout, stderr := kvbench(t.Context(), "profile", "--model", "../../internal/model/testdata/qwen2.5-7b.json", "--from", at)
 	if code == 0 || !strings.Contains(stderr, s.URL) {
 		t.Errorf("exit %d, stderr %q", code, stderr)
 	}

@@ -42,7 +42,7 @@ func TestSimulate(t *testing.T) {
 // TestSimulateEstimated: the profile of a GPU that nobody has measured says nothing of links.
 func TestSimulateEstimated(t *testing.T) {
 	profile := filepath.Join(t.TempDir(), "l40s.json")
-	code, _, stderr := kvbench(t.Context(), "profile", "--model", "../../modelconfig/testdata/qwen2.5-7b.json", "--gpu", "L40S", "--out", profile)
+	code, _, stderr := kvbench(t.Context(), "profile", "--model", "../../internal/model/testdata/qwen2.5-7b.json", "--gpu", "L40S", "--out", profile)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}

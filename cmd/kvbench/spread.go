@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/bench/toolflags"
 	"kvferry/command"
 )
 
@@ -12,15 +11,7 @@ import (
 // SGLang's clients, and optional is one whose value may be left out, so that command lines of
 // these clients can be given as they are.
 var (
-	several = func() []string {
-		all := []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls", "metrics-url"}
-		for name, f := range toolflags.Refused {
-			if f.Takes == toolflags.Many {
-				all = append(all, name)
-			}
-		}
-		return all
-	}()
+	several  = []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls", "metrics-url"}
 	optional = []string{"find-rate"}
 )
 

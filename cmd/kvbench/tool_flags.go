@@ -2,12 +2,9 @@ package main
 
 import (
 	"errors"
-	"maps"
-	"slices"
 
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/toolflags"
 	"kvferry/internal/config"
 )
 
@@ -32,22 +29,12 @@ func (f *toolFlags) register(to *pflag.FlagSet) {
 	fs.Bool("no-stream", false, "nothing: a file is read here, not streamed from a hub")
 	fs.Bool("rust-client", false, "nothing: there is one client here")
 	fs.Int("rust-worker-threads", 0, "nothing: there is one client here")
-	for _, name := range slices.Sorted(maps.Keys(toolflags.Refused)) {
-		if toolflags.Refused[name].Takes == toolflags.None {
-			fs.Bool(name, false, "refused")
-		} else {
-			fs.StringArray(name, nil, "refused")
-		}
-	}
 	fs.VisitAll(func(flag *pflag.Flag) { flag.Hidden = true })
 	to.AddFlagSet(fs)
 }
 
-// settle refuses what is of no use here, and has the rest do what it does in its tool.
+// settle applies the flags, and refuses values that have no meaning here.
 func (f *toolFlags) settle(s *serveFlags, changed func(string) bool, bad *config.Faults) {
-	for _, name := range slices.Sorted(maps.Keys(toolflags.Refused)) {
-		refuse(bad, changed, toolflags.Refused[name].Fix, name)
-	}
 	if f.served != "" {
 		s.server.client.Model = f.served
 	}

@@ -7,44 +7,10 @@ import (
 	"testing"
 
 	"kvferry/bench/nullserver"
-	"kvferry/bench/toolflags"
 	"kvferry/command"
 )
 
-// TestToolFlags: every flag of vllm bench serve 0.32 and of sglang.bench_serving 0.5.23 is one of
-// kvbench serve, or is refused with what to use instead. testdata/tool_flags.tsv has them as their
-// parsers do.
-func TestToolFlags(t *testing.T) {
-	text, err := os.ReadFile("testdata/tool_flags.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve, _, err := program(false).Root.Find([]string{"serve"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	known, refused := 0, map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Split(strings.TrimSpace(line), "\t")
-		name := fields[1][2:]
-		if serve.Flags().Lookup(name) == nil {
-			t.Errorf("%s has --%s, and nothing is said of it here", fields[0], name)
-		}
-		known++
-		if f, ok := toolflags.Refused[name]; ok {
-			if want := map[string]int{"bool": toolflags.None, "value": toolflags.One, "list": toolflags.Many}[fields[2]]; f.Takes != want || f.Fix == "" {
-				t.Errorf("--%s: %+v, but it takes a %s", name, f, fields[2])
-			}
-			refused[name] = true
-		}
-	}
-	if known < 180 || len(refused) != len(toolflags.Refused) {
-		t.Errorf("%d flags, of which %d are refused, want all %d of those", known, len(refused), len(toolflags.Refused))
-	}
-}
-
-// TestForeign: flags that are refused say what to use, those that take several values too; those
-// that say something in another way do it.
+// TestForeign: flags of the tools that mean something in another way here do it, and wrong values are refused.
 func TestForeign(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
@@ -52,9 +18,6 @@ func TestForeign(t *testing.T) {
 	}
 	url := served(t, nullserver.Config{})
 	for _, c := range []struct{ args, want string }{
-		{"--logprobs 5", `--logprobs: what a server is asked besides goes into the body: --extra-body '{"logprobs": 1}'`},
-		{"--token-ids-logprob 1 2 10 --num-prompts 3", "--token-ids-logprob: what a server is asked"},
-		{"--profile-activities CPU GPU", "--profile-activities: kvbench does not start the server's profiler"},
 		{"--profile --num-prompts 3", "--profile: none given"},
 		{"--find-rate --goodput ttft:5 --attainment 2", "--attainment: 2: use a share of the requests"},
 		{"--find-rate --goodput ttft:5 --find-rate-precision 0", "--find-rate-precision: 0: use more than 0"},
@@ -70,10 +33,6 @@ func TestForeign(t *testing.T) {
 		{"--dataset-name sharegpt --input-len 5", "--input-len: sharegpt has lengths of its own"},
 		{"--dataset-name agentic-trace --sharegpt-context-len 5", "--sharegpt-context-len: it is of another dataset"},
 		{"--compat sglang --dataset-name custom --custom-output-len 5", "--custom-output-len: only vllm bench serve's custom has it"},
-		{"--use-beam-search", "--use-beam-search: a beam search cannot be streamed"},
-		{"--plot-timeline", "--plot-timeline: leave it out: report.html"},
-		{"--hf-subset a", "--hf-subset: nothing is downloaded here"},
-		{"--random_image_count", "--random-image-count: images and sound"},
 		{"--tokenizer-mode mistral", `--tokenizer-mode: "mistral": use auto or hf`},
 		{"--self-timed", "--self-timed: the load has no times of its own"},
 		{"--trace x --use-trace-timestamps --untimed", "--self-timed: --untimed says the contrary"},

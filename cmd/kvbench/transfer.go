@@ -16,7 +16,6 @@ import (
 
 	"kvferry/bench/kvlayout"
 	"kvferry/bench/reference"
-	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/command"
 	"kvferry/internal/config"
@@ -182,11 +181,11 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	if len(args) > 0 {
 		cfg.Server = args[0]
 	}
-	command.Parse(&bad, "--rails", f.counts, &cfg.Counts, size.ParseCounts)
+	command.Parse(&bad, "--rails", f.counts, &cfg.Counts, config.ParseCounts)
 	command.Parse(&bad, "--select", f.selects, &cfg.Selects, parseSelections)
 	cfg.Ops = map[string][]transport.Op{"write": {transport.Write}, "read": {transport.Read}, "both": {transport.Write, transport.Read}}[f.op]
 	bad.Refuse(cfg.Ops == nil, "--op", f.op, "use write, read or both")
-	command.Parse(&bad, "--block", f.block, &cfg.Blocks, size.ParseList)
+	command.Parse(&bad, "--block", f.block, &cfg.Blocks, config.ParseSizes)
 	f.latencies(&cfg, &bad)
 	if f.latency {
 		refuse(&bad, changed, "--latency has one batch under way: leave one out", "depth")
@@ -195,11 +194,11 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 			f.batch = "1"
 		}
 	}
-	command.Parse(&bad, "--batch", f.batch, &cfg.Batches, size.ParseCounts)
-	command.Parse(&bad, "--threads", f.threads, &cfg.Threads, size.ParseCounts)
-	command.Parse(&bad, "--depth", f.depth, &cfg.Depths, size.ParseCounts)
-	command.Parse(&bad, "--peers", f.peers, &cfg.Peers, size.ParseCounts)
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
+	command.Parse(&bad, "--batch", f.batch, &cfg.Batches, config.ParseCounts)
+	command.Parse(&bad, "--threads", f.threads, &cfg.Threads, config.ParseCounts)
+	command.Parse(&bad, "--depth", f.depth, &cfg.Depths, config.ParseCounts)
+	command.Parse(&bad, "--peers", f.peers, &cfg.Peers, config.ParseCounts)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
 	f.limits(&cfg, &bad)
 	cfg.Warmup = config.OrNone(f.warmup)
@@ -239,9 +238,9 @@ func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
 
 // parseSlice reads the size of a slice in bytes, which a Config has as an int.
 func parseSlice(text string) (int, error) {
-	n, err := size.Parse(text)
+	n, err := config.ParseSize(text)
 	if err == nil && n > transport.MaxSlice {
-		err = fmt.Errorf("%q: use up to %s", text, size.Format(transport.MaxSlice))
+		err = fmt.Errorf("%q: use up to %s", text, config.FormatSize(transport.MaxSlice))
 	}
 	if err != nil {
 		return 0, err
@@ -300,7 +299,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 		Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.cfg.Matrix, Once: f.once, Log: cmd.ErrOrStderr(),
 		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, size.Parse)
+	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	if err := command.Check(bad, cfg.Validate(), transferNames); err != nil {
 		return err
 	}

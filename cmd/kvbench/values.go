@@ -14,8 +14,8 @@ import (
 	"kvferry/daemon"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
+	"kvferry/internal/model"
 	"kvferry/load"
-	"kvferry/modelconfig"
 )
 
 // values are what flags of a command take that choose among names, for a shell's
@@ -60,7 +60,7 @@ func values(command string) map[string][]string {
 		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
 		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)
 	case "profile":
-		all["gpu"], all["quantization"], all["engine"] = datasheet.Names(), modelconfig.QuantizationNames(), engine.Schedulers()
+		all["gpu"], all["quantization"], all["engine"] = datasheet.Names(), model.QuantizationNames(), engine.Schedulers()
 	case "topo":
 		all["names"] = []string{"all", "rdma", "net"}
 		all["format"] = []string{"text", "json", "matrix"}

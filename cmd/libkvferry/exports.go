@@ -13,8 +13,8 @@ import (
 	"unsafe"
 
 	"kvferry/foreign"
-	"kvferry/transport"
 	"kvferry/internal/version"
+	"kvferry/transport"
 )
 
 func main() {} // of a library

@@ -9,14 +9,14 @@ import (
 
 	"kvferry/engine"
 	"kvferry/internal/config"
+	"kvferry/internal/model"
 	"kvferry/kvcache"
-	"kvferry/modelconfig"
 )
 
 // A Server is what a profile is wanted of. All fields are set but those that say otherwise.
 type Server struct {
 	Name              string // that clients ask for
-	Model             modelconfig.Shape
+	Model             model.Shape
 	GPU               GPU
 	TensorParallel    int     // GPUs that compute each layer together
 	MemoryUtilization float64 // of the GPU's memory, as vLLM has it
@@ -66,7 +66,7 @@ const (
 )
 
 // kernels is how many a step has.
-func kernels(m *modelconfig.Shape) float64 {
+func kernels(m *model.Shape) float64 {
 	each := func(layers, kernels, products int) float64 {
 		if m.Quantization.Compute != "fp16" {
 			kernels += products

@@ -11,12 +11,12 @@ import (
 
 	"kvferry/engine"
 	"kvferry/internal/config"
-	"kvferry/modelconfig"
+	"kvferry/internal/model"
 )
 
-func shape(t *testing.T, name string) modelconfig.Shape {
+func shape(t *testing.T, name string) model.Shape {
 	t.Helper()
-	c, err := modelconfig.Read("../../modelconfig/testdata/" + name + ".json")
+	c, err := model.Read("../../internal/model/testdata/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}

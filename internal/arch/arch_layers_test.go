@@ -35,9 +35,8 @@ var only = map[string][]string{
 	"kvcache":      {"internal/config"},
 	"placement":    {"kvcache", "internal/config"},
 	"load":         {"kvcache", "internal/config"},
-	"tokenizer":    {"hub", "kvcache", "load", "internal/config"},
-	"modelconfig":  {"hub", "internal/config"},
-	"engine":       {"kvcache", "modelconfig", "internal/..."},
+	"tokenizer":    {"kvcache", "load", "internal/config", "internal/model"},
+	"engine":       {"kvcache", "internal/..."},
 	"connector":    {"engine", "handoff", "kvcache"}, // a pure machine: it moves nothing itself
 	"transport":    {"fabric", "internal/clock", "internal/config"},
 	"foreign":      {"transport/...", "internal/config"},
@@ -45,9 +44,9 @@ var only = map[string][]string{
 	"node":         {"connector", "engine", "handoff", "kvcache", "kvtransfer", "proto", "transport/...", "internal/..."},
 	"proxy":        {"attempt", "engine/eos", "handoff", "kvcache", "load", "placement", "proto", "tokenizer", "internal/..."}, // it knows nodes by gRPC
 	"sim":          {"attempt", "connector", "engine", "engine/batching", "engine/eos", "fabric", "handoff", "kvcache", "load/...", "placement", "internal/config"},
-	"lab":          {"bench/bar", "internal/..."},                                                                                                                              // it runs programs and knows none
-	"bench":        {"engine/...", "handoff", "kvcache", "kvtransfer", "lab/...", "load/...", "modelconfig", "placement", "sim", "tokenizer", "transport/...", "internal/..."}, // it knows clusters by HTTP
-	"bench/client": {"bench/figure", "kvcache", "load/...", "internal/..."},                                                                                                    // a library: it needs no other part of bench
+	"lab":          {"bench/bar", "internal/..."},                                                                                                               // it runs programs and knows none
+	"bench":        {"engine/...", "handoff", "kvcache", "kvtransfer", "lab/...", "load/...", "placement", "sim", "tokenizer", "transport/...", "internal/..."}, // it knows clusters by HTTP
+	"bench/client": {"bench/figure", "kvcache", "load/...", "internal/..."},                                                                                     // a library: it needs no other part of bench
 }
 
 // exceptions are single files that may import more than their folder.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"kvferry/internal/config"
-	"kvferry/load/tooldraws"
 	"kvferry/load/records"
+	"kvferry/load/tooldraws"
 )
 
 // A Trace says how arrivals are made of the trace, as AlpaServe, S-LoRA and dLoRA made them.

@@ -17,8 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/placement"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/upstream"

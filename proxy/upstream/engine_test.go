@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/internal/clock/clocktest"
 	"kvferry/internal/clock"
+	"kvferry/internal/clock/clocktest"
 	"kvferry/internal/config"
 	"kvferry/proxy/openai"
 )

@@ -1,6 +1,4 @@
-// Package size reads and writes sizes and counts as the benches' flags have them: 64k, and sweeps
-// that double, 4k:4m. k, m and g are powers of 1024.
-package size
+package config
 
 import (
 	"fmt"
@@ -10,8 +8,8 @@ import (
 	"strings"
 )
 
-// Max bounds a size, so that products of few sizes do not overflow.
-const Max = 1 << 40
+// MaxSize bounds a size, so that products of few sizes do not overflow.
+const MaxSize = 1 << 40
 
 // maxValues bounds a list: one point takes seconds.
 const maxValues = 1000
@@ -19,8 +17,8 @@ const maxValues = 1000
 // MaxCount bounds what there is of batches, blocks and threads at once.
 const MaxCount = 1 << 17
 
-// Parse reads 4096, 4k, 64KiB, 1m or 1g; k, m and g are powers of 1024.
-func Parse(text string) (int64, error) {
+// ParseSize reads 4096, 4k, 64KiB, 1m or 1g; k, m and g are powers of 1024.
+func ParseSize(text string) (int64, error) {
 	digits := strings.ToLower(strings.TrimSpace(text))
 	scale := int64(1)
 	for i, unit := range []string{"k", "m", "g"} {
@@ -31,14 +29,14 @@ func Parse(text string) (int64, error) {
 		}
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || strings.ContainsAny(digits, "+-") || n < 1 || n > Max/scale {
+	if err != nil || strings.ContainsAny(digits, "+-") || n < 1 || n > MaxSize/scale {
 		return 0, fmt.Errorf("%q: write bytes from 1, or 4k, 64k, 1m, 1g (powers of 1024, up to 1024g)", text)
 	}
 	return n * scale, nil
 }
 
-// Format is the shortest form that Parse reads.
-func Format(n int64) string {
+// FormatSize is the shortest form that ParseSize reads.
+func FormatSize(n int64) string {
 	for i, unit := range []string{"g", "m", "k"} {
 		if scale := int64(1) << (10 * (3 - i)); n >= scale && n%scale == 0 {
 			return strconv.FormatInt(n/scale, 10) + unit
@@ -47,19 +45,19 @@ func Format(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// ParseList reads a list of sizes and of sweeps that double: "4k,64k" or "4k:4m",
+// ParseSizes reads a list of sizes and of sweeps that double: "4k,64k" or "4k:4m",
 // whose last is in it if doubling reaches it.
-func ParseList(text string) ([]int64, error) {
+func ParseSizes(text string) ([]int64, error) {
 	var all []int64
 	for _, part := range strings.Split(text, ",") {
 		first, last, sweep := strings.Cut(part, ":")
-		low, err := Parse(first)
+		low, err := ParseSize(first)
 		if err != nil {
 			return nil, err
 		}
 		high := low
 		if sweep {
-			if high, err = Parse(last); err != nil {
+			if high, err = ParseSize(last); err != nil {
 				return nil, err
 			}
 			if high < low {
@@ -71,7 +69,7 @@ func ParseList(text string) ([]int64, error) {
 		}
 		for n := low; n <= high; n *= 2 {
 			if slices.Contains(all, n) {
-				return nil, fmt.Errorf("%q: it is listed twice: leave one out", Format(n))
+				return nil, fmt.Errorf("%q: it is listed twice: leave one out", FormatSize(n))
 			}
 			all = append(all, n)
 		}
@@ -82,7 +80,7 @@ func ParseList(text string) ([]int64, error) {
 // ParseCounts reads a list of numbers from 1, and of sweeps that double: "1,16" or
 // "1:128".
 func ParseCounts(text string) ([]int, error) {
-	sizes, err := ParseList(text)
+	sizes, err := ParseSizes(text)
 	if err != nil || strings.ContainsAny(strings.ToLower(text), "kmgib") {
 		return nil, fmt.Errorf("%q: write numbers from 1, like 1,16,128, or a sweep that doubles, like 1:128", text)
 	}

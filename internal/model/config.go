@@ -1,4 +1,4 @@
-package modelconfig
+package model
 
 import (
 	"errors"
@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/hub"
 	"kvferry/internal/config"
 )
 
@@ -67,7 +66,7 @@ const FileName = "config.json"
 // Find is the file that a name means: a config.json, that of a folder, or that of a model which the cache
 // of the Hugging Face hub has.
 func Find(name string) (path string, err error) {
-	if path, err = hub.Find(name, FileName); err != nil {
+	if path, err = FindFiles(name, FileName); err != nil {
 		return "", err
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {

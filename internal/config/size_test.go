@@ -1,4 +1,4 @@
-package size
+package config
 
 import (
 	"slices"
@@ -15,7 +15,7 @@ func TestParseSizes(t *testing.T) {
 		"3:3":           {3},
 		"512g:1024g,1k": {1 << 39, 1 << 40, 1024},
 	} {
-		if got, err := ParseList(text); err != nil || !slices.Equal(got, want) {
+		if got, err := ParseSizes(text); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}
@@ -33,7 +33,7 @@ func TestParseSizes(t *testing.T) {
 		"1:2:4":       "write bytes",
 		"9999999999g": "write bytes",
 	} {
-		if got, err := ParseList(text); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := ParseSizes(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v, want %q", text, got, err, want)
 		}
 	}
@@ -57,15 +57,15 @@ func FuzzParseSizes(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		sizes, err := ParseList(text)
+		sizes, err := ParseSizes(text)
 		if err != nil {
 			return
 		}
 		seen := map[int64]bool{}
 		for _, n := range sizes {
-			again, err := Parse(Format(n))
-			if n < 1 || n > Max || seen[n] || err != nil || again != n {
-				t.Errorf("%q: %d, written %q: %d, %v", text, n, Format(n), again, err)
+			again, err := ParseSize(FormatSize(n))
+			if n < 1 || n > MaxSize || seen[n] || err != nil || again != n {
+				t.Errorf("%q: %d, written %q: %d, %v", text, n, FormatSize(n), again, err)
 			}
 			seen[n] = true
 		}

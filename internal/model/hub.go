@@ -5,7 +5,7 @@
 //	$HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub
 //	  models--Qwen--Qwen3-8B/refs/main            the commit that was downloaded last
 //	  models--Qwen--Qwen3-8B/snapshots/COMMIT/    the files, links to blobs
-package hub
+package model
 
 import (
 	"cmp"
@@ -24,10 +24,10 @@ var modelName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A
 // longestName is the hub's own bound, in bytes.
 const longestName = 96
 
-// Find is the path that the name of a model means: a folder or a file, or else the folder that the cache
+// FindFiles is the path that the name of a model means: a folder or a file, or else the folder that the cache
 // has of a model, with the first of these files in it. The error of a name that is neither says where
 // was looked, and which command downloads the files.
-func Find(name string, files ...string) (path string, err error) {
+func FindFiles(name string, files ...string) (path string, err error) {
 	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 		return name, nil // what is wrong with it is told by who reads it
 	}
