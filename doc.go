@@ -43,12 +43,9 @@
 //	bench/contention                     n transfers into one node: both clocks, and other simulators
 //	bench/incast                         many initiators and one target, whose NIC they share
 //	bench/check                          is each rail to another machine fit to serve, and what to do
-//	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
-//	bench/reference                      what a latency is set beside: bare sockets, other programs
+//	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
 //	bench/topo                           a machine's topology, printed
 //	bench/profile                        what kvbench profile asks: a profile from a datasheet, or from a server
-//	bench/kvlayout                       how many bytes of KV a model has
-//	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
 //	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/calibration                    a profile fitted to a server that runs: series, fit, check
@@ -74,9 +71,6 @@
 //	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it
 //	bench/figure                         percentiles, histograms, fairness
-//	bench/goodput                        how fast bytes arrive: when that is steady, and enough was seen
-//	bench/linerate                       how fast NICs say that they are
-//	bench/pattern                        bytes that follow from their address
 //	bench/page/pagetest                  reports that must stay as they are
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links

@@ -5,12 +5,12 @@
 //	facts     the kernel's, of either end: speed, MTU, carrier, congestion control, limits
 //	route     whether packets to the other end leave by the rail's own NIC, at either end
 //	probes    datagrams as large as a frame may be, that must not be cut up, there and back
-//	rates     bench/transfer over each rail alone and over all, both ways, every byte compared; of
-//	          what has arrived, from when that is steady (bench/goodput)
+//	rates     bench/rail over each rail alone and over all, both ways, every byte compared; of
+//	          what has arrived, from when that is steady
 //	clock     how far the other's clock is off, and how exactly that is known
 //
 // The other end is a [Listener]: an HTTP server for facts, probes and clock, and beside it
-// bench/transfer's server. Whoever reaches it may have it map memory, as there. The memory is
+// bench/rail's server. Whoever reaches it may have it map memory, as there. The memory is
 // made as a node makes its KV pool. A finding is a pure function of what was seen: a case of a
 // fault is data.
 //
@@ -20,7 +20,7 @@ package check
 import (
 	"time"
 
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 )
 
 // Facts are what an end's kernel says of a rail. Zero is unknown, unless it is said else.
@@ -66,10 +66,10 @@ type Rate struct {
 
 // Rates are those of one rail, or of all together.
 type Rates struct {
-	Write  Rate             `json:"write"`
-	Read   Rate             `json:"read"`
-	Error  string           `json:"error,omitempty"`
-	Result *transfer.Result `json:"result,omitempty"` // all that was recorded
+	Write  Rate         `json:"write"`
+	Read   Rate         `json:"read"`
+	Error  string       `json:"error,omitempty"`
+	Result *rail.Result `json:"result,omitempty"` // all that was recorded
 }
 
 // least is the slower direction's.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 )
 
@@ -56,7 +56,7 @@ type answer struct {
 // A Listener is the end that waits.
 type Listener struct {
 	cfg    ListenConfig
-	server *transfer.Server
+	server *rail.Server
 	lis    net.Listener
 
 	mu     sync.Mutex
@@ -65,9 +65,9 @@ type Listener struct {
 }
 
 // transfer is what of the configuration is the transfers' server's.
-func (c *ListenConfig) transfer() transfer.ServerConfig {
+func (c *ListenConfig) transfer() rail.ServerConfig {
 	host, _, _ := net.SplitHostPort(c.Listen)
-	return transfer.ServerConfig{
+	return rail.ServerConfig{
 		Rails: c.Rails, Listen: net.JoinHostPort(host, "0"), Segment: c.Segment, Location: c.Location, Matrix: c.Matrix, Log: c.Log, Logger: c.Logger,
 	}
 }
@@ -92,7 +92,7 @@ func Listen(cfg ListenConfig) (*Listener, error) {
 	config.Default(&cfg.Listen, ":"+DefaultPort)
 	config.Default(&cfg.Log, io.Discard)
 	cfg.Log = &serial{w: cfg.Log} // that of checks, and of transfers
-	server, err := transfer.Listen(cfg.transfer())
+	server, err := rail.Listen(cfg.transfer())
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kvferry/bench/linerate"
+	"kvferry/bench/rail"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/nic"
@@ -41,7 +41,7 @@ func (r root) facts(spec, name, addr, peer string) Facts {
 		return f
 	}
 	f.Kind = s.Kind
-	f.LineRate, _ = linerate.Sysfs(path.Join(string(r), "sys")).Of([]string{spec})
+	f.LineRate, _ = rail.LineRates(path.Join(string(r), "sys")).Of([]string{spec})
 	host, _, _ := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	if ip == nil {

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench/pattern"
+	"kvferry/bench/rail"
 )
 
 const (
@@ -133,7 +133,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 				continue
 			}
 			seen[at] = true
-			if got != length || pattern.Differs(buf[leastProbe:got], at, 0) >= 0 {
+			if got != length || rail.PatternDiffers(buf[leastProbe:got], at, 0) >= 0 {
 				wrong.Add(1)
 			}
 			slowest.Store(max(slowest.Load(), int64(time.Since(began))-sent[at].Load()))
@@ -165,7 +165,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 			break
 		}
 		binary.BigEndian.PutUint64(buf[tokenBytes:], uint64(i))
-		pattern.Fill(buf[leastProbe:], uint64(i), 0)
+		rail.FillPattern(buf[leastProbe:], uint64(i), 0)
 		p.Sent++
 		sent[i].Store(int64(time.Since(began)))
 		if _, err := conn.Write(buf); err != nil {

@@ -16,9 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/goodput"
 	"kvferry/bench/machine"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -63,7 +62,7 @@ func (c *Config) Validate() error {
 	if topology.CheckLocation(cmp.Or(c.Location, topology.Any)) == nil {
 		bad.Check("Location", c.place())
 	}
-	bad.Refuse(slices.Contains(c.Rails, transfer.Mem), "Rails", transfer.Mem, "it is no rail that serves: leave it out")
+	bad.Refuse(slices.Contains(c.Rails, rail.Mem), "Rails", rail.Mem, "it is no rail that serves: leave it out")
 	if n := len(c.LineRates); n > 0 && n != len(c.Rails) {
 		bad.Check("LineRates", fmt.Errorf("%d rates: there are %d rails: give a rate for each", n, len(c.Rails)))
 	}
@@ -82,10 +81,10 @@ func (c *Config) Validate() error {
 const mostDepth = 1024
 
 // transfer is what of the configuration is the transfers'.
-func (c *Config) transfer() transfer.Config {
-	return transfer.Config{
+func (c *Config) transfer() rail.Config {
+	return rail.Config{
 		Rails: c.Rails, Server: c.Peer, Segment: c.Segment, Location: c.Location, Duration: c.Duration, Timeout: c.Timeout, Check: true,
-		Ops: []transport.Op{transport.Write, transport.Read}, Blocks: []int64{goodput.MostBlock}, Batches: []int{1}, Depths: []int{mostDepth},
+		Ops: []transport.Op{transport.Write, transport.Read}, Blocks: []int64{rail.MostBlock}, Batches: []int{1}, Depths: []int{mostDepth},
 		Steady: true, Logger: c.Logger,
 	}
 }
@@ -108,7 +107,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	config.Default(&cfg.Duration, time.Second)
 	config.Default(&cfg.Probes, 1000)
 	config.Default(&cfg.Timeout, 10*time.Second)
-	config.Default(&cfg.Segment, transfer.DefaultSegment())
+	config.Default(&cfg.Segment, rail.DefaultSegment())
 	config.Default(&cfg.Progress, io.Discard)
 	config.Default(&cfg.Stdout, io.Discard)
 	r := &Report{Seen: Seen{Started: time.Now(), Command: cfg.Command, Peer: cfg.Peer, Segment: cfg.Segment}, Limits: cfg.Limits, Machine: machine.Describe()}
@@ -217,14 +216,14 @@ func (c *Config) rates(ctx context.Context, port string, first, n int) (r Rates,
 		cfg.Server = net.JoinHostPort(host, port)
 	}
 	fmt.Fprintf(c.Progress, "moving bytes over %s\n", strings.Join(cfg.Rails, ", "))
-	got, err := transfer.Run(ctx, cfg)
+	got, err := rail.Run(ctx, cfg)
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
 	}
 	if got == nil { // the other end has said no port
 		return r, err
 	}
-	if r.Result = got; err != nil && !errors.Is(err, transfer.ErrFaults) {
+	if r.Result = got; err != nil && !errors.Is(err, rail.ErrFaults) {
 		r.Error = err.Error()
 	}
 	for _, p := range got.Points {

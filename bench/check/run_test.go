@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 )
 
 // TestMain: the target of a check of one machine is this binary executed again.
 func TestMain(m *testing.M) {
-	transfer.Child()
+	rail.Child()
 	os.Exit(m.Run())
 }
 
@@ -426,7 +426,7 @@ func TestProbeLate(t *testing.T) {
 func TestConfigFaults(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"Rails: none given: name one, host:port": func(c *Config) { c.Rails = nil },
-		"it is no rail that serves":              func(c *Config) { c.Rails = []string{transfer.Mem} },
+		"it is no rail that serves":              func(c *Config) { c.Rails = []string{rail.Mem} },
 		"LineRates: 2 rates":                     func(c *Config) { c.LineRates = []float64{1, 2} },
 		"Limits.Line: 2: use a":                  func(c *Config) { c.Limits.Line = 2 },
 		"Limits.Flaps: -1":                       func(c *Config) { c.Limits.Flaps = -1 },

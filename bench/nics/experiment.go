@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/recovery"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	"kvferry/transport"
 )
@@ -90,7 +90,7 @@ func linksName(links []int64) string {
 // Ideal is what links of these rates carry of payload, in bytes a second.
 func Ideal(links []int64) (sum float64) {
 	for _, r := range links {
-		sum += float64(r) / 8 * recovery.Payload
+		sum += float64(r) / 8 * rail.Payload
 	}
 	return sum
 }

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
 
@@ -26,7 +26,7 @@ type failover struct {
 
 // run returns what it found, and in ended how it ended: batches that failed are an error there, and its
 // figures are right all the same.
-func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverResult, ended, err error) {
+func (f *failover) run(ctx context.Context, l *lab.Lab) (got *rail.FailoverResult, ended, err error) {
 	out := f.out
 	if out == "" {
 		if out, err = os.MkdirTemp("", "kvbench-failover"); err != nil {
@@ -41,12 +41,12 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverR
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := p.await(ctx, transfer.Loading); err != nil {
+	if _, err := p.await(ctx, rail.Loading); err != nil {
 		return nil, nil, err
 	}
 	began := time.Now()
 	for _, h := range f.schedule {
-		if !transfer.Sleep(ctx, p.over, time.Until(began.Add(h.at))) {
+		if !rail.Sleep(ctx, p.over, time.Until(began.Add(h.at))) {
 			break
 		}
 		if err := h.do(l); err != nil {
@@ -59,7 +59,7 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverR
 	if err != nil {
 		return nil, nil, errors.Join(ended, err)
 	}
-	got = &transfer.FailoverResult{}
+	got = &rail.FailoverResult{}
 	if err := json.Unmarshal(text, got); err != nil {
 		return nil, nil, fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
 	}

@@ -6,22 +6,21 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
-	"kvferry/bench/recovery"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 )
 
 // A Result is all rounds, and the rows that are their medians.
 type Result struct {
-	Started   time.Time                  `json:"started"`
-	Seconds   float64                    `json:"seconds"`
-	Machine   machine.Machine            `json:"machine"`
-	Rounds    int                        `json:"rounds"`
-	Points    []Point                    `json:"points"`
-	Failovers []*transfer.FailoverResult `json:"-"` // failover.json of each round has them
-	Rows      []Row                      `json:"rows"`
-	Steps     []Step                     `json:"faults"`
-	Wrong     int64                      `json:"wrong_blocks"` // of all rounds
-	Notes     []string                   `json:"notes,omitempty"`
+	Started   time.Time              `json:"started"`
+	Seconds   float64                `json:"seconds"`
+	Machine   machine.Machine        `json:"machine"`
+	Rounds    int                    `json:"rounds"`
+	Points    []Point                `json:"points"`
+	Failovers []*rail.FailoverResult `json:"-"` // failover.json of each round has them
+	Rows      []Row                  `json:"rows"`
+	Steps     []Step                 `json:"faults"`
+	Wrong     int64                  `json:"wrong_blocks"` // of all rounds
+	Notes     []string               `json:"notes,omitempty"`
 }
 
 // A Point is one experiment of one round.
@@ -61,7 +60,7 @@ type Step struct {
 const never = math.MaxFloat64
 
 // point is what a transfer says of itself: by slices, between the beginning and the end of its interval.
-func point(k Key, ideal float64, p *transfer.Point) Point {
+func point(k Key, ideal float64, p *rail.Point) Point {
 	out := Point{Key: k, Ideal: ideal, CPUPerGB: p.CPU.PerGB}
 	sum := int64(0)
 	for _, u := range p.Rails {
@@ -127,9 +126,9 @@ func newRow(k Key, points []Point) Row {
 
 // newSteps are the medians of what the failovers say of each step of their schedule, as far as
 // any of them came.
-func newSteps(schedule []happening, failovers []*transfer.FailoverResult) (steps []Step) {
+func newSteps(schedule []happening, failovers []*rail.FailoverResult) (steps []Step) {
 	for i, h := range schedule {
-		var all []recovery.Recovery
+		var all []rail.Recovery
 		for _, f := range failovers {
 			if i < len(f.Recoveries) {
 				all = append(all, f.Recoveries[i])
@@ -138,7 +137,7 @@ func newSteps(schedule []happening, failovers []*transfer.FailoverResult) (steps
 		if len(all) == 0 {
 			break
 		}
-		of := func(f func(*recovery.Recovery) float64) float64 {
+		of := func(f func(*rail.Recovery) float64) float64 {
 			var values []float64
 			for k := range all {
 				values = append(values, f(&all[k]))
@@ -148,11 +147,11 @@ func newSteps(schedule []happening, failovers []*transfer.FailoverResult) (steps
 		ideal := Ideal(h.links)
 		steps = append(steps, Step{
 			What:     h.what,
-			DetectMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Recover) }),
-			GapMS: of(func(v *recovery.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *recovery.Recovery) float64 { return float64(v.Resent) / 1e6 }),
-			Worst:     of(func(v *recovery.Recovery) float64 { return 100 * v.Worst / ideal }),
-			AfterGBps: of(func(v *recovery.Recovery) float64 { return v.After / 1e9 }),
-			Percent:   of(func(v *recovery.Recovery) float64 { return 100 * v.After / ideal }),
+			DetectMS: of(func(v *rail.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *rail.Recovery) float64 { return milliseconds(v.Recover) }),
+			GapMS: of(func(v *rail.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *rail.Recovery) float64 { return float64(v.Resent) / 1e6 }),
+			Worst:     of(func(v *rail.Recovery) float64 { return 100 * v.Worst / ideal }),
+			AfterGBps: of(func(v *rail.Recovery) float64 { return v.After / 1e9 }),
+			Percent:   of(func(v *rail.Recovery) float64 { return 100 * v.After / ideal }),
 		})
 	}
 	return steps

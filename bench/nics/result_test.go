@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
-	"kvferry/bench/recovery"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/transport"
 )
 
@@ -32,18 +31,18 @@ func measured(share func(s *sweep, count int, sel transport.Selection) float64) 
 			for _, count := range s.counts {
 				for _, sel := range s.selects {
 					ideal := s.ideal(count, sel)
-					p := transfer.Point{RailsS: 2, CPU: transfer.CPU{PerGB: 0.7}}
+					p := rail.Point{RailsS: 2, CPU: rail.CPU{PerGB: 0.7}}
 					for range s.specs()[:min(count, len(s.specs()))] {
 						n := int64(2 * ideal * (share(s, count, sel) + 0.001*float64(round-1)) / float64(min(count, len(s.specs()))))
-						p.Rails = append(p.Rails, transfer.RailUse{Bytes: n})
+						p.Rails = append(p.Rails, rail.RailUse{Bytes: n})
 					}
 					r.Points = append(r.Points, point(s.key(count, sel), ideal, &p))
 				}
 			}
 		}
-		f := &transfer.FailoverResult{Bytes: 1, Counted: 1, Checked: 100}
+		f := &rail.FailoverResult{Bytes: 1, Counted: 1, Checked: 100}
 		for _, h := range schedule {
-			f.Recoveries = append(f.Recoveries, recovery.Recovery{Detect: ms(100 * round), Recover: ms(10 * round), Resent: 5e6, Worst: Ideal(h.links) * 0.93, After: Ideal(h.links) * 0.99})
+			f.Recoveries = append(f.Recoveries, rail.Recovery{Detect: ms(100 * round), Recover: ms(10 * round), Resent: 5e6, Worst: Ideal(h.links) * 0.93, After: Ideal(h.links) * 0.99})
 		}
 		f.Recoveries[slowStep].Detect = nil
 		r.Failovers = append(r.Failovers, f)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
@@ -209,7 +209,7 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 	if err != nil {
 		return err
 	}
-	var got transfer.Result
+	var got rail.Result
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		return fmt.Errorf("kvbench transfer printed no result: %w", err)
 	}

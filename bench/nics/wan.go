@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
@@ -193,7 +193,7 @@ func (x *wanRun) transfer(ctx context.Context, l *lab.Lab, round int, c *wanCase
 	if err != nil {
 		return WANPoint{}, err
 	}
-	var got transfer.Result
+	var got rail.Result
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		return WANPoint{}, fmt.Errorf("kvbench transfer printed no result: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
@@ -89,11 +89,11 @@ func mptcpRate(ctx context.Context, l *lab.Lab, warmup, duration time.Duration) 
 			}
 		}
 	})
-	if !transfer.Sleep(ctx, nil, warmup) {
+	if !rail.Sleep(ctx, nil, warmup) {
 		return 0, context.Cause(ctx)
 	}
 	began, before := time.Now(), received.Load()
-	if !transfer.Sleep(ctx, nil, duration) {
+	if !rail.Sleep(ctx, nil, duration) {
 		return 0, context.Cause(ctx)
 	}
 	return float64(received.Load()-before) / time.Since(began).Seconds(), nil
@@ -198,7 +198,7 @@ func listens(ctx context.Context, l *lab.Lab, host int, server *process) error {
 		}); err != nil || open {
 			return err
 		}
-		if !transfer.Sleep(ctx, server.over, 20*time.Millisecond) {
+		if !rail.Sleep(ctx, server.over, 20*time.Millisecond) {
 			return errors.Join(context.Cause(ctx), server.err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
 
@@ -53,7 +53,7 @@ type WANFailover struct {
 	Case   string
 	Round  int
 	Notice Notice
-	*transfer.FailoverResult
+	*rail.FailoverResult
 }
 
 func newWANPoint(c *wanCase, by string, p Point) WANPoint {
@@ -223,7 +223,7 @@ func (r *WANResult) stepRows(c *wanCase) (rows []WANRow) {
 		if f.Case != c.name {
 			continue
 		}
-		steps := newSteps(c.schedule, []*transfer.FailoverResult{f.FailoverResult})
+		steps := newSteps(c.schedule, []*rail.FailoverResult{f.FailoverResult})
 		for k, limit := range c.limits {
 			value := float64(never)
 			if limit.step < len(steps) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"kvferry/bench/recovery"
+	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
 
@@ -12,11 +12,11 @@ import (
 // packets there; to the rails it is a black hole.
 
 func hole(at time.Duration, what string, do func(*lab.Lab) error) happening {
-	return happening{at: at, what: what, links: halves[:3], action: recovery.BlackHole, nic: silent, do: do}
+	return happening{at: at, what: what, links: halves[:3], action: rail.BlackHole, nic: silent, do: do}
 }
 
 func whole(at time.Duration, what string, do func(*lab.Lab) error) happening {
-	return happening{at: at, what: what, links: halves, action: recovery.ClearLink, nic: silent, do: do}
+	return happening{at: at, what: what, links: halves, action: rail.ClearLink, nic: silent, do: do}
 }
 
 // lose has a link lose a share of what host 2, which writes, sends and of what it receives.
@@ -66,8 +66,8 @@ var flapsCase = func() wanCase {
 	for i := range flaps {
 		at := 1500*ms + time.Duration(i)*flapEvery
 		c.schedule = append(c.schedule,
-			happening{at: at, what: fmt.Sprintf("out for time %d", i+1), links: halves[:3], action: recovery.LinkDown, nic: silent, do: func(l *lab.Lab) error { return l.Cut(silent) }},
-			happening{at: at + flapOut, what: fmt.Sprintf("in after time %d", i+1), links: halves, action: recovery.LinkUp, nic: silent, do: func(l *lab.Lab) error { return l.Restore(silent) }},
+			happening{at: at, what: fmt.Sprintf("out for time %d", i+1), links: halves[:3], action: rail.LinkDown, nic: silent, do: func(l *lab.Lab) error { return l.Cut(silent) }},
+			happening{at: at + flapOut, what: fmt.Sprintf("in after time %d", i+1), links: halves, action: rail.LinkUp, nic: silent, do: func(l *lab.Lab) error { return l.Restore(silent) }},
 		)
 	}
 	last := len(c.schedule) - 1

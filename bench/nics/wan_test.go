@@ -14,8 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
-	"kvferry/bench/recovery"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
 
@@ -38,10 +37,10 @@ func measuredWAN() *WANResult {
 				}
 				continue
 			}
-			f := &transfer.FailoverResult{}
+			f := &rail.FailoverResult{}
 			for _, h := range c.schedule {
 				d := time.Duration(10*round) * time.Millisecond
-				f.Recoveries = append(f.Recoveries, recovery.Recovery{Annotation: recovery.Annotation{At: h.at, Action: h.action, Rail: h.nic}, Detect: &d, Recover: &d})
+				f.Recoveries = append(f.Recoveries, rail.Recovery{Annotation: rail.Annotation{At: h.at, Action: h.action, Rail: h.nic}, Detect: &d, Recover: &d})
 			}
 			r.Failovers = append(r.Failovers, WANFailover{Case: c.name, Round: round, Notice: n, FailoverResult: f})
 		}
@@ -218,15 +217,15 @@ func TestWANCases(t *testing.T) {
 func TestJournaled(t *testing.T) {
 	var b bytes.Buffer
 	did := 0
-	schedule := []happening{{action: recovery.BlackHole, nic: 3, do: func(*lab.Lab) error { did++; return nil }}, {action: recovery.ClearLink, nic: 3, do: func(*lab.Lab) error { did++; return nil }}}
+	schedule := []happening{{action: rail.BlackHole, nic: 3, do: func(*lab.Lab) error { did++; return nil }}, {action: rail.ClearLink, nic: 3, do: func(*lab.Lab) error { did++; return nil }}}
 	began := time.Now()
 	for _, h := range journaled(schedule, &b) {
 		if err := h.do(nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	all, err := recovery.ReadFaults(&b, began)
-	if err != nil || did != 2 || len(all) != 2 || all[0].Action != recovery.BlackHole || all[1].Action != recovery.ClearLink || all[0].Rail != 3 || all[0].At < 0 {
+	all, err := rail.ReadFaults(&b, began)
+	if err != nil || did != 2 || len(all) != 2 || all[0].Action != rail.BlackHole || all[1].Action != rail.ClearLink || all[0].Rail != 3 || all[0].At < 0 {
 		t.Errorf("%v, %+v", err, all)
 	}
 }

@@ -8,8 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/bench/recovery"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/command"
 	"kvferry/internal/config"
 	"kvferry/transport"
@@ -20,7 +19,7 @@ import (
 // slice is a quarter of kvbench transfer's: a sample of 10 ms sees whole ones only, and 1 MiB
 // takes 4 ms at 2 Gbit/s.
 type failoverFlags struct {
-	cfg                        transfer.FailoverConfig
+	cfg                        rail.FailoverConfig
 	sel, block, slice, segment string
 	batch, threads, depth      int
 	warmup                     time.Duration
@@ -76,7 +75,7 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-			_, err = transfer.Failover(cmd.Context(), cfg)
+			_, err = rail.Failover(cmd.Context(), cfg)
 			return config.Named(err, transferNames)
 		},
 	}
@@ -104,7 +103,7 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 }
 
 // config turns flags into a run, or names every flag that is wrong.
-func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
+func (f *failoverFlags) config(args []string) (rail.FailoverConfig, error) {
 	cfg := f.cfg
 	var bad config.Faults
 	cfg.Command, cfg.Out, cfg.FaultFile = os.Args, resultsFolder(f.out), f.file
@@ -112,13 +111,13 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 		cfg.Server = args[0]
 	}
 	cfg.Selects = command.ParseAll(&bad, "--select", []string{f.sel}, transport.ParseSelection)
-	cfg.Faults = command.ParseAll(&bad, "--fault", f.faults, recovery.ParseAnnotation)
+	cfg.Faults = command.ParseAll(&bad, "--fault", f.faults, rail.ParseAnnotation)
 	for _, short := range []struct{ flag, text, action string }{{"--cut", f.cut, "link-down"}, {"--restore", f.restore, "link-up"}} {
 		if short.text == "" {
 			continue
 		}
-		at, rail, _ := strings.Cut(short.text, ":")
-		if a, err := recovery.ParseAnnotation(at + ":" + short.action + ":" + rail); err != nil {
+		at, name, _ := strings.Cut(short.text, ":")
+		if a, err := rail.ParseAnnotation(at + ":" + short.action + ":" + name); err != nil {
 			bad.Add(short.flag, short.text, "write TIME:RAIL, like 2s:1")
 		} else {
 			cfg.Faults = append(cfg.Faults, a)

@@ -15,16 +15,16 @@ import (
 	"kvferry/bench/check"
 	"kvferry/bench/matrix"
 	"kvferry/bench/page"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/cluster"
 	"kvferry/command"
 )
 
 func main() {
 	// Children are this program again: they are told apart before a command line is looked at.
-	cluster.Child()  // does not return in a daemon of an embedded cluster
-	transfer.Child() // nor in the target of a transfer or a check
-	matrix.Child()   // nor where it keeps a command of a matrix
+	cluster.Child() // does not return in a daemon of an embedded cluster
+	rail.Child()    // nor in the target of a transfer or a check
+	matrix.Child()  // nor where it keeps a command of a matrix
 	program(term.IsTerminal(int(os.Stderr.Fd()))).Main()
 }
 

@@ -22,8 +22,8 @@ import (
 	"kvferry/bench/machine"
 	"kvferry/bench/matrix"
 	"kvferry/bench/nics"
+	"kvferry/bench/rail"
 	"kvferry/bench/simulation"
-	"kvferry/bench/transfer"
 	"kvferry/cluster"
 	"kvferry/command"
 	"kvferry/engine"
@@ -37,7 +37,7 @@ const mainEnv = "KVFERRY_TEST_MAIN"
 // The embedded cluster executes this binary again.
 func TestMain(m *testing.M) {
 	cluster.Child()
-	transfer.Child()
+	rail.Child()
 	matrix.Child()
 	if os.Getenv(mainEnv) != "" {
 		main()
@@ -353,9 +353,9 @@ func TestFieldsHaveFlags(t *testing.T) {
 		{simulation.Config{}, simulateNames},
 		{simulation.Sweep{}, simulateNames},
 		{simulation.Simulation{}, simulateNames},
-		{transfer.Config{}, transferNames},
-		{transfer.FailoverConfig{}, transferNames},
-		{transfer.ServerConfig{}, transferNames},
+		{rail.Config{}, transferNames},
+		{rail.FailoverConfig{}, transferNames},
+		{rail.ServerConfig{}, transferNames},
 		{nics.Config{}, nicsNames},
 		{nics.MooncakeConfig{}, nicsNames},
 	} {

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	bench "kvferry/bench/nics"
-	"kvferry/bench/recovery"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/lab"
 	"kvferry/lab/nics"
 )
@@ -83,7 +82,7 @@ func TestWeakHost(t *testing.T) {
 					t.Errorf("%q is said, or is not:\n%s", want, out)
 				}
 			}
-			var got transfer.Result
+			var got rail.Result
 			readResult(t, filepath.Join(dir, "got", "results.json"), &got)
 			if len(got.Points) != 1 || len(got.Points[0].Rails) != 4 || got.Points[0].Bad == nil || *got.Points[0].Bad != 0 {
 				t.Fatalf("%+v\n%s", got, out)
@@ -99,9 +98,9 @@ func TestWeakHost(t *testing.T) {
 
 // carriedOn says whether bytes went over a rail that is back after a fault, or over the
 // others if it is not.
-func carriedOn(r *transfer.FailoverResult, f recovery.Recovery) bool {
+func carriedOn(r *rail.FailoverResult, f rail.Recovery) bool {
 	back := f.Action == string(lab.LinkUp) || f.Action == string(lab.Clear)
-	at := slices.IndexFunc(r.Samples, func(s recovery.Sample) bool { return s.At > f.At+*f.Detect })
+	at := slices.IndexFunc(r.Samples, func(s rail.Sample) bool { return s.At > f.At+*f.Detect })
 	if at < 0 {
 		return false
 	}
@@ -130,7 +129,7 @@ func TestFailoverInLab(t *testing.T) {
 				{After: "LOADING", Delay: slower * 5 * time.Second, Action: lab.Clear, Host: 1, NIC: 2},
 			},
 		}, `$kvbench failover $rails $target --faults $KVLAB_OUT/faults.jsonl --segment 32m --block 64k --slice 64k --out $KVLAB_OUT/got --duration `+(slower*7*time.Second).String())
-		var got transfer.FailoverResult
+		var got rail.FailoverResult
 		readResult(t, filepath.Join(dir, "got", "failover.json"), &got)
 		if got.Checked == 0 || got.Bad != 0 || got.Errors != 0 || got.Bytes != got.Counted {
 			t.Fatalf("not sound: %+v", got)

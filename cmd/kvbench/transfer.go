@@ -14,9 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/kvlayout"
-	"kvferry/bench/reference"
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/command"
 	"kvferry/internal/config"
 	"kvferry/transport"
@@ -28,7 +26,7 @@ import (
 // Sizes and lists are texts until config: they take units and sweeps, which pflag has no
 // types for.
 type transferFlags struct {
-	cfg                             transfer.Config
+	cfg                             rail.Config
 	counts, selects                 string
 	op, block, batch, threads       string
 	depth, segment, slice           string
@@ -52,7 +50,7 @@ several, and measure it. Nothing is modelled.
 
 A rail (--rail, repeated or with commas for several, which are aggregated):
 
-` + rails.Help([2]string{transfer.Mem, "memory to memory in one process"}) + `
+` + rails.Help([2]string{rail.Mem, "memory to memory in one process"}) + `
 A point is measured for each of --rails (the first n that are given), --select, op,
 block, batch, threads and depth; "% by rail" is the share that each rail has carried.
 --select says how slices are spread over several rails:
@@ -119,7 +117,7 @@ exits 0.`,
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-			_, err = transfer.Run(cmd.Context(), cfg)
+			_, err = rail.Run(cmd.Context(), cfg)
 			return config.Named(err, transferNames)
 		},
 	}
@@ -150,7 +148,7 @@ func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.cfg.Check, "check", false, "compare every block that was transferred")
 	fs.BoolVar(&f.latency, "latency", false, "one batch under way (--depth 1), with one block unless --batch is given: see above")
 	fs.StringVar(&f.beside, "beside", "", "with --latency, what else is measured: a list of bare, ucx, iperf3, or none (default bare)")
-	fs.StringVar(&f.models, "model-kv", "", "add the sizes of models' KV: a list of config.json files and names ("+strings.Join(kvlayout.Names(), ", ")+")")
+	fs.StringVar(&f.models, "model-kv", "", "add the sizes of models' KV: a list of config.json files and names ("+strings.Join(rail.LayoutNames(), ", ")+")")
 	fs.IntVar(&f.cfg.BlockTokens, "kv-block-tokens", 16, "tokens of a block of KV, for --model-kv")
 	fs.StringVar(&f.limit, "limit", "", "line rate of all rails to compare with: 100gbit, 12.5GB/s, none; or a list of one rate for each rail (default what the NICs say of themselves)")
 	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
@@ -158,7 +156,7 @@ func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.format, "format", "text", "what is printed: text, json or csv")
 	fs.BoolVar(&f.perftest, "perftest", false, "print lines as ib_write_bw does; its MB are 2^20 bytes")
 	fs.BoolVar(&f.server, "server", false, "be the target")
-	fs.StringVar(&f.listen, "listen", ":"+transfer.DefaultPort, "with --server: host:port of the control connection")
+	fs.StringVar(&f.listen, "listen", ":"+rail.DefaultPort, "with --server: host:port of the control connection")
 	fs.BoolVar(&f.once, "once", false, "with --server: end after one client")
 	command.Positive(fs, "duration", "iters", "timeout", "kv-block-tokens")
 }
@@ -174,10 +172,10 @@ var transferNames = map[string]string{
 }
 
 // config turns flags into a run, or names every flag that is wrong.
-func (f *transferFlags) config(changed func(flag string) bool, args []string) (transfer.Config, error) {
+func (f *transferFlags) config(changed func(flag string) bool, args []string) (rail.Config, error) {
 	cfg := f.cfg
 	var bad config.Faults
-	cfg.Command, cfg.Out, cfg.Format = os.Args, resultsFolder(f.out), transfer.Format(f.format)
+	cfg.Command, cfg.Out, cfg.Format = os.Args, resultsFolder(f.out), rail.Format(f.format)
 	if len(args) > 0 {
 		cfg.Server = args[0]
 	}
@@ -209,8 +207,8 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 		if changed("format") || f.latency {
 			bad.Check("--perftest", errors.New("it prints the lines of ib_write_bw: leave --format and --latency out"))
 		}
-		cfg.Format = transfer.Perftest
-	} else if cfg.Format == transfer.Perftest {
+		cfg.Format = rail.Perftest
+	} else if cfg.Format == rail.Perftest {
 		bad.Add("--format", f.format, "use text, json or csv, or --perftest")
 	}
 	refuse(&bad, changed, "it is for --server: leave it out, or add --server", "listen", "once")
@@ -218,20 +216,20 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 }
 
 // latencies reads the flags that are of latencies and of models.
-func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
+func (f *transferFlags) latencies(cfg *rail.Config, bad *config.Faults) {
 	cfg.Latency = f.latency
 	switch {
-	case f.beside == "" && f.latency && !slices.Contains(cfg.Rails, transfer.Mem):
-		cfg.Beside = []string{reference.Bare}
+	case f.beside == "" && f.latency && !slices.Contains(cfg.Rails, rail.Mem):
+		cfg.Beside = []string{rail.Bare}
 	case f.beside != "" && f.beside != "none":
-		command.Parse(bad, "--beside", f.beside, &cfg.Beside, reference.Parse)
+		command.Parse(bad, "--beside", f.beside, &cfg.Beside, rail.ParseReferences)
 	}
 	imm := cmp.Or(f.imm, map[bool]string{false: "no", true: "both"}[f.latency])
 	cfg.Imms = map[string][]bool{"no": {false}, "yes": {true}, "both": {false, true}}[imm]
 	bad.Refuse(cfg.Imms == nil, "--imm", f.imm, "use no, yes or both")
 	if f.models != "" {
-		cfg.Models = command.ParseAll(bad, "--model-kv", strings.Split(f.models, ","), func(text string) (kvlayout.Layout, error) {
-			return kvlayout.Read(strings.TrimSpace(text))
+		cfg.Models = command.ParseAll(bad, "--model-kv", strings.Split(f.models, ","), func(text string) (rail.Layout, error) {
+			return rail.ReadLayout(strings.TrimSpace(text))
 		})
 	}
 }
@@ -264,7 +262,7 @@ func parseSelections(text string) (all []transport.Selection, err error) {
 }
 
 // limits reads --limit: one rate, one for each rail, or none. -1 is none, 0 what the NICs say of themselves.
-func (f *transferFlags) limits(cfg *transfer.Config, bad *config.Faults) {
+func (f *transferFlags) limits(cfg *rail.Config, bad *config.Faults) {
 	switch f.limit {
 	case "":
 	case "none":
@@ -295,7 +293,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 		bad.Add("HOST", args[0], "a server waits for clients: leave it or --server out")
 	}
 	refuse(&bad, cmd.Flags().Changed, "the client says it to the server: leave it out", "rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "beside", "model-kv", "kv-block-tokens", "peers", "imm", "limit", "seed", "out", "format", "perftest")
-	cfg := transfer.ServerConfig{
+	cfg := rail.ServerConfig{
 		Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.cfg.Matrix, Once: f.once, Log: cmd.ErrOrStderr(),
 		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
@@ -303,7 +301,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	if err := command.Check(bad, cfg.Validate(), transferNames); err != nil {
 		return err
 	}
-	s, err := transfer.Listen(cfg)
+	s, err := rail.Listen(cfg)
 	if err != nil {
 		return config.Named(err, transferNames)
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/transfer"
+	"kvferry/bench/rail"
 	"kvferry/command"
 )
 
@@ -35,7 +35,7 @@ func TestTransfer(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
-	var r transfer.Result
+	var r rail.Result
 	if err != nil || json.Unmarshal(text, &r) != nil || len(r.Points) != 6 || r.Points[5].LimitPct == nil || *r.Points[5].Bad != 0 {
 		t.Errorf("results.json: %v, %+v", err, r)
 	}
@@ -46,7 +46,7 @@ func TestTransfer(t *testing.T) {
 		t.Errorf("exit %d, %v, %q", code, err, rows)
 	}
 	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "json", "--latency", "--block", "4k", "--imm", "no", "--out", dir)...)
-	r = transfer.Result{}
+	r = rail.Result{}
 	if err := json.Unmarshal([]byte(stdout), &r); code != 0 || err != nil || r.Points[0].Depth != 1 || r.Points[0].Batch != 4 || r.Settings.LimitGBps != nil {
 		t.Errorf("exit %d, %v, %+v", code, err, r)
 	}

@@ -6,9 +6,8 @@ import (
 	"kvferry/bench"
 	"kvferry/bench/client"
 	"kvferry/bench/engines"
-	"kvferry/bench/kvlayout"
+	"kvferry/bench/rail"
 	"kvferry/bench/ratesearch"
-	"kvferry/bench/reference"
 	"kvferry/bench/simulation"
 	"kvferry/bench/steady"
 	"kvferry/daemon"
@@ -54,8 +53,8 @@ func values(command string) map[string][]string {
 		all["op"] = []string{"write", "read", "both"}
 		all["format"] = []string{"text", "json", "csv"}
 		all["imm"] = []string{"no", "yes", "both"}
-		all["beside"] = append([]string{"none"}, reference.Names...)
-		all["model-kv"] = kvlayout.Names()
+		all["beside"] = append([]string{"none"}, rail.ReferenceNames...)
+		all["model-kv"] = rail.LayoutNames()
 	case "engines":
 		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
 		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)

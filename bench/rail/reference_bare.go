@@ -1,0 +1,184 @@
+package rail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+
+	"kvferry/bench/figure"
+)
+
+// A blocking is a TCP socket that blocks its thread, as in a C program: the runtime's poller
+// has nothing to do with it. Its user holds the thread.
+type blocking struct{ fd int }
+
+// block takes a connection from the runtime's poller.
+func block(c *net.TCPConn) (*blocking, error) {
+	f, err := c.File() // the same socket, another number
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	defer f.Close()
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err == nil {
+		syscall.CloseOnExec(fd)
+		err = syscall.SetNonblock(fd, false)
+	}
+	return &blocking{fd}, errors.Join(err, c.Close())
+}
+
+// end wakes whoever reads or writes.
+func (b *blocking) end() { _ = syscall.Shutdown(b.fd, syscall.SHUT_RDWR) }
+
+func (b *blocking) close() { _ = syscall.Close(b.fd) }
+
+func (b *blocking) write(mem []byte) error {
+	for len(mem) > 0 {
+		n, err := syscall.Write(b.fd, mem)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		mem = mem[n:]
+	}
+	return nil
+}
+
+func (b *blocking) read(mem []byte) error {
+	for len(mem) > 0 {
+		n, err := syscall.Read(b.fd, mem)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return io.EOF
+		}
+		mem = mem[n:]
+	}
+	return nil
+}
+
+// serveBare answers pings of one client.
+func serveBare(host string, s ReferenceShape) (*ReferenceServer, error) {
+	lis, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, err
+	}
+	accepted, ended := make(chan *blocking, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer close(accepted)
+		c, err := lis.Accept()
+		if err != nil {
+			return // closed
+		}
+		b, err := block(c.(*net.TCPConn))
+		if err != nil {
+			return
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		accepted <- b
+		for i := 0; answer(b, s, i) == nil; i++ {
+		}
+	}()
+	return &ReferenceServer{Addr: lis.Addr().String(), close: func() error {
+		err := lis.Close()
+		if b := <-accepted; b != nil {
+			b.end()
+			<-ended
+			b.close()
+		}
+		<-ended
+		return err
+	}}, nil
+}
+
+func answer(b *blocking, s ReferenceShape, i int) error {
+	var one [1]byte
+	in, out := s.Memory(i), one[:]
+	if s.Read {
+		in, out = out, in
+	}
+	if err := b.read(in); err != nil {
+		return err
+	}
+	return b.write(out)
+}
+
+func ping(b *blocking, s ReferenceShape, i int) error {
+	var one [1]byte
+	in, out := one[:], s.Memory(i)
+	if s.Read {
+		in, out = out, in
+	}
+	if err := b.write(out); err != nil {
+		return err
+	}
+	return b.read(in)
+}
+
+// pingFor is the initiator's end. A tenth of the time is for warming up.
+func pingFor(ctx context.Context, host, addr string, s ReferenceShape, d time.Duration) (ReferenceFigures, error) {
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	if ip := net.ParseIP(host); ip != nil {
+		dialer.LocalAddr = &net.TCPAddr{IP: ip} // out by the rail's NIC
+	}
+	c, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return ReferenceFigures{}, err
+	}
+	b, err := block(c.(*net.TCPConn))
+	if err != nil {
+		return ReferenceFigures{}, err
+	}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { defer close(ended); b.end() })
+	defer func() {
+		if !stop() {
+			<-ended
+		}
+		b.close()
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var h figure.Histogram
+	begun := time.Now()
+	i, open := 0, begun
+	for now := begun; ; i++ {
+		if err := ping(b, s, i); err != nil {
+			return ReferenceFigures{}, errors.Join(fmt.Errorf("the target at %s: %w", addr, err), ctx.Err())
+		}
+		took := time.Since(now)
+		now = now.Add(took)
+		if now.Sub(begun) < d/10 {
+			open = now
+			continue
+		}
+		h.Add(took)
+		if now.Sub(open) >= d {
+			f := ReferenceFigures{Of: "a ping of blocking sockets, confirmed", Samples: int64(h.Count()), GBps: float64(int64(h.Count())*s.Block) / now.Sub(open).Seconds() / 1e9}
+			f.P50US, f.P99US, f.P999US = percentileUS(&h, 50), percentileUS(&h, 99), percentileUS(&h, 99.9)
+			return f, nil
+		}
+	}
+}
+
+// percentileUS is a percentile in microseconds. One without a sample beyond it is none: it would
+// be the greatest that came along.
+func percentileUS(h *figure.Histogram, p float64) Rank {
+	if figure.Beyond(int64(h.Count()), p) < 1 {
+		return nil
+	}
+	us := float64(h.Percentile(p)) / 1e3
+	return &us
+}
