@@ -38,6 +38,7 @@
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	node/byzantine                       nodes for tests that break the control plane's protocol in one step
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
+//	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/validation                     every profile beside every published table: errors, limits
 //	bench/contention                     n transfers into one node: both clocks, and other simulators
@@ -45,31 +46,24 @@
 //	bench/check                          is each rail to another machine fit to serve, and what to do
 //	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
 //	bench/topo                           a machine's topology, printed
-//	bench/profile                        what kvbench profile asks: a profile from a datasheet, or from a server
 //	bench                                the published table: measured, computed, reported
 //	bench/sglang                         SGLang's published runs beside modelled servers
-//	bench/calibration                    a profile fitted to a server that runs: series, fit, check
-//	bench/serve                          any load against any server, or the model of one
+//	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check
+//	bench/serve                          any load against any server, or the model of one; the highest rate, the steady part
 //	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token
-//	bench/fit                            a profile's fields searched, by figures that were measured
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
-//	bench/ratesearch                     the highest rate that keeps an SLO
-//	bench/scrape                         what the server says of itself, beside what the client measured
-//	bench/steady                         the part of a run in which the load was steady
-//	bench/compare                        results of any of these side by side, with intervals
-//	bench/result                         results read from files: ours, vLLM's, SGLang's
+//	bench/result                         results read from files, ours, vLLM's and SGLang's, and set side by side
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
+//	bench/observe                        what the machine and the server did during a run
 //	bench/client                         the client: SSE, open and closed loops, metrics
 //	bench/client/clienttest              a server to test clients on
 //	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
 //	bench/nullserver/nullservertest      null servers that end with their tests
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
-//	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
 //	nixl                                 a backend plugin for NIXL over kvferry.h, in C++: tests
 //	lab/vllm                             unmodified vLLM for CPU in an environment of its own
 //	bench/bar                            how far a run is, on a terminal
-//	bench/machine                        what a bench ran on, and what disturbed it
 //	bench/figure                         percentiles, histograms, fairness
 //	bench/page/pagetest                  reports that must stay as they are
 //	bench/page                           tables, plots and pages of reports

@@ -13,7 +13,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/figure"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/server"
 	"kvferry/handoff"
@@ -316,7 +316,7 @@ func (c *Cell) judge(s Setting) {
 	}
 	if known && share > notedBehind {
 		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
-			100*share, machine.Behind, c.PacedTo/1e9, median)
+			100*share, observe.Behind, c.PacedTo/1e9, median)
 	}
 	if m.Retries > 0 {
 		c.note("%d requests were moved to another node", m.Retries)
@@ -340,7 +340,7 @@ func (c *Cell) behindLink() (share, median float64, known bool) {
 		if b := c.Records[i].Breakdown; c.PacedTo > 0 && b != nil && b.KVBytes > 0 {
 			t := float64(b.WireUS) / 1e6 / (float64(b.KVBytes) / c.PacedTo)
 			times = append(times, t)
-			if t > machine.Behind {
+			if t > observe.Behind {
 				late++
 			}
 		}

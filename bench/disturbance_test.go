@@ -12,7 +12,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/client/clienttest"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/load"
 )
 
@@ -24,11 +24,11 @@ func watched(t *testing.T, dir string, cfg Config, late ...float64) (*Results, s
 	cfg.Workloads, cfg.NumPrompts, cfg.Out, cfg.Stdout, cfg.Progress = []load.Workload{scaled}, 4, dir, &stdout, &progress
 	cfg = cfg.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func([]int) (func() (*machine.Disturbance, error), error) {
-		d := &machine.Disturbance{LateMeanMS: late[0], LateTimersPct: 30, CPU: &machine.CPUUse{CPUs: 2, OthersPct: 40, Daemons: true}}
+	x.watch = func([]int) (func() (*observe.Disturbance, error), error) {
+		d := &observe.Disturbance{LateMeanMS: late[0], LateTimersPct: 30, CPU: &observe.CPUUse{CPUs: 2, OthersPct: 40, Daemons: true}}
 		late = late[1:]
 		d.Judge()
-		return func() (*machine.Disturbance, error) { return d, nil }, nil
+		return func() (*observe.Disturbance, error) { return d, nil }, nil
 	}
 	r, err := x.run(t.Context())
 	return r, stdout.String(), progress.String(), err
@@ -145,7 +145,7 @@ func TestRetriesHideNothing(t *testing.T) {
 	}
 
 	first, second := &Cell{}, &Cell{}
-	first.Disturbance, first.Metrics = &machine.Disturbance{LateMeanMS: 30}, &client.Metrics{}
+	first.Disturbance, first.Metrics = &observe.Disturbance{LateMeanMS: 30}, &client.Metrics{}
 	second.Interrupted = true
 	if c := reported([]*Cell{first, second}); c != first || !strings.Contains(strings.Join(c.Notes, ""), "did not come to its end") {
 		t.Errorf("interrupted in the second attempt: %+v", c.Row)
@@ -158,9 +158,9 @@ func TestDisturbanceUnknown(t *testing.T) {
 	f := clienttest.NewServer(t, &clienttest.Server{})
 	cfg := Config{Workloads: []load.Workload{scaled}, NumPrompts: 3, Settings: settings(t, "nondisagg"), Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil), Out: t.TempDir()}.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func([]int) (func() (*machine.Disturbance, error), error) {
-		return func() (*machine.Disturbance, error) {
-			return &machine.Disturbance{Why: []string{}}, errors.New("only Linux has it")
+	x.watch = func([]int) (func() (*observe.Disturbance, error), error) {
+		return func() (*observe.Disturbance, error) {
+			return &observe.Disturbance{Why: []string{}}, errors.New("only Linux has it")
 		}, nil
 	}
 	r, err := x.run(t.Context())

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"kvferry/bench/calibrate"
 	"kvferry/bench/figure"
-	"kvferry/bench/fit"
 	"kvferry/engine"
 	"kvferry/load"
 )
@@ -29,7 +29,7 @@ const (
 )
 
 // publishedLatencies are the Latencies of some settings. Each may be off by its limit.
-func publishedLatencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([]fit.Figure, error) {
+func publishedLatencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([]calibrate.Figure, error) {
 	figures, err := Latencies(ctx, prof, settings)
 	if err != nil {
 		return nil, err
@@ -67,8 +67,8 @@ func split(tb testing.TB) (colocated, disaggregated []Setting) {
 // shaken are the figures of a profile, and of it with the fields of parameters moved by up
 // to 0.1 % and the hop by up to 0.1 ms: who goes first, a copy or a prefill, is decided by
 // fractions of a millisecond, and what hangs on one decision is not to be fitted to.
-func shaken(parameters []fit.Parameter, draws int, settings []Setting) fit.Figures {
-	return func(ctx context.Context, prof *engine.Profile) ([]fit.Figure, error) {
+func shaken(parameters []calibrate.Parameter, draws int, settings []Setting) calibrate.Figures {
+	return func(ctx context.Context, prof *engine.Profile) ([]calibrate.Figure, error) {
 		all, err := publishedLatencies(ctx, prof, settings)
 		rng := rand.New(rand.NewPCG(17, 10))
 		for range draws {
@@ -77,7 +77,7 @@ func shaken(parameters []fit.Parameter, draws int, settings []Setting) fit.Figur
 			}
 			values := map[string]float64{}
 			for _, p := range parameters {
-				v, err := fit.Read(prof, p.Field)
+				v, err := calibrate.ReadField(prof, p.Field)
 				if err != nil {
 					return nil, err
 				}
@@ -85,10 +85,10 @@ func shaken(parameters []fit.Parameter, draws int, settings []Setting) fit.Figur
 			}
 			values["disagg.v0.hop_ms"] += 0.1 * (2*rng.Float64() - 1)
 			var moved *engine.Profile
-			if moved, err = fit.With(prof, values); err != nil {
+			if moved, err = calibrate.WithFields(prof, values); err != nil {
 				return nil, err
 			}
-			var more []fit.Figure
+			var more []calibrate.Figure
 			more, err = publishedLatencies(ctx, moved, settings)
 			all = append(all, more...)
 		}
@@ -103,7 +103,7 @@ func TestAttentionProfile(t *testing.T) {
 		t.Skip("SKIPPED: without -short only, as .ci/run has it")
 	}
 	colocated, disaggregated := split(t)
-	var errors [2][3]fit.Errors
+	var errors [2][3]calibrate.Errors
 	for i, name := range []string{engine.DefaultProfile, engine.AttentionProfile} {
 		prof, err := engine.LoadProfile(name)
 		if err != nil {
@@ -114,7 +114,7 @@ func TestAttentionProfile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			errors[i][k] = fit.ErrorsOf(figures)
+			errors[i][k] = calibrate.ErrorsOf(figures)
 			t.Logf("%s: %v", name, errors[i][k])
 		}
 		if i > 0 && (math.Abs(prof.Costs.PrefillAttentionNS/attentionNS-1) > 0.01 || math.Abs(prof.Costs.DecodeKVTokenNS/contextNS-1) > 0.01) {
@@ -139,7 +139,7 @@ func TestFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	start.Name = engine.AttentionProfile
-	prof, err := fit.With(start, map[string]float64{
+	prof, err := calibrate.WithFields(start, map[string]float64{
 		"costs.prefill_attention_ns": figure.Round(attentionNS, 2), "costs.decode_kv_token_ns": figure.Round(contextNS, 0),
 		"costs.decode_seq_ms": 0.01, "costs.prefill_token_ms": 0.183, // what they were, less what attention was of them
 	})
@@ -151,9 +151,9 @@ func TestFit(t *testing.T) {
 		settings    []Setting
 		evaluations int
 		draws       int
-		parameters  []fit.Parameter
+		parameters  []calibrate.Parameter
 	}{
-		{colocated, 1000, 0, []fit.Parameter{
+		{colocated, 1000, 0, []calibrate.Parameter{
 			{Field: "costs.request_ms", Low: 2, High: 6},
 			{Field: "costs.prefill_step_ms", Low: 0, High: 4},
 			{Field: "costs.prefill_token_ms", Low: 0.16, High: 0.21},
@@ -163,7 +163,7 @@ func TestFit(t *testing.T) {
 			{Field: "costs.decode_seq_ms", Low: 0, High: 0.1},
 			{Field: "costs.output_delay_ms", Low: 10, High: 25},
 		}},
-		{disaggregated, 500, 1, []fit.Parameter{
+		{disaggregated, 500, 1, []calibrate.Parameter{
 			{Field: "disagg.decode_step_ms", Low: 11, High: 12},
 			{Field: "disagg.v0.hop_ms", Low: 5, High: 30},
 			{Field: "disagg.v0.receive_ms", Low: 0, High: 6},
@@ -176,7 +176,7 @@ func TestFit(t *testing.T) {
 			{Field: "links.rdma2.ms_per_mb", Low: 0.05, High: 0.4},
 		}},
 	} {
-		r, err := fit.Search{
+		r, err := calibrate.Search{
 			Profile: prof, Parameters: stage.parameters, Evaluations: stage.evaluations, Seed: 17,
 			Figures: shaken(stage.parameters, stage.draws, stage.settings),
 		}.Run(t.Context())
@@ -186,7 +186,7 @@ func TestFit(t *testing.T) {
 		if err := save(*searchTo, r.Profile); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("loss %.4f after %d profiles; %v", r.Loss, r.Evaluations, fit.ErrorsOf(r.Figures))
+		t.Logf("loss %.4f after %d profiles; %v", r.Loss, r.Evaluations, calibrate.ErrorsOf(r.Figures))
 		prof = r.Profile
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 )
 
@@ -40,6 +40,6 @@ func WriteHTML(w io.Writer, r *Results) error {
 	}
 	return report.Write(w, struct {
 		Config  RunConfig       `json:"config"`
-		Machine machine.Machine `json:"machine"`
+		Machine observe.Machine `json:"machine"`
 	}{r.Config, r.Machine})
 }

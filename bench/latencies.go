@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"kvferry/bench/calibrate"
 	"kvferry/bench/client"
-	"kvferry/bench/fit"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
@@ -13,14 +13,14 @@ import (
 
 // Latencies computes in virtual time the nine latencies of all published cells of some settings
 // with a profile and its links, beside what was published: cell by cell, in the order of the tables.
-func Latencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([]fit.Figure, error) {
+func Latencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([]calibrate.Figure, error) {
 	cells, err := simulateCells(ctx, Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
 		Workloads: load.Workloads(), Settings: settings, Profile: prof, NIC: profileNIC(prof),
 	}})
 	if err != nil {
 		return nil, err
 	}
-	var figures []fit.Figure
+	var figures []calibrate.Figure
 	for i := range cells {
 		c := &cells[i]
 		p := PublishedFigures(c.Workload, c.Setting)
@@ -29,7 +29,7 @@ func Latencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([
 		}
 		got, want := latencyFigures(&c.Metrics.Figures), latencyFigures(&p.Figures)
 		for i := range got {
-			figures = append(figures, fit.Figure{Name: c.Workload + " " + c.Setting + " " + got[i].Key, Got: *got[i].Value, Want: *want[i].Value})
+			figures = append(figures, calibrate.Figure{Name: c.Workload + " " + c.Setting + " " + got[i].Key, Got: *got[i].Value, Want: *want[i].Value})
 		}
 	}
 	return figures, nil

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/server"
 	"kvferry/internal/clock"
@@ -146,9 +146,9 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	x := &run{cfg: cfg, results: &Results{Machine: machine.Describe(), Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func(pids []int) (func() (*machine.Disturbance, error), error) {
-		w, err := machine.StartWatch(cfg.Clock, pids)
+	x := &run{cfg: cfg, results: &Results{Machine: observe.Describe(), Config: cfg.record()}, bar: newProgress(cfg)}
+	x.watch = func(pids []int) (func() (*observe.Disturbance, error), error) {
+		w, err := observe.StartWatch(cfg.Clock, pids)
 		if err != nil {
 			return nil, err
 		}
@@ -197,7 +197,7 @@ type run struct {
 	out     *page.Folder
 	bar     *progress
 	// watch looks at the machine until end is called; machine.StartWatch, but in tests.
-	watch func(pids []int) (end func() (*machine.Disturbance, error), err error)
+	watch func(pids []int) (end func() (*observe.Disturbance, error), err error)
 }
 
 // cells measures and computes the cells. An error that is not ctx's ends the run.

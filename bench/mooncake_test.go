@@ -17,7 +17,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/client/clienttest"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/server"
 	"kvferry/load"
@@ -314,7 +314,7 @@ func TestBehindLink(t *testing.T) {
 		cell := Cell{Records: c.records}
 		cell.Metrics = &client.Metrics{Stages: &client.Stages{}}
 		cell.PacedTo = c.paced
-		cell.Disturbance = &machine.Disturbance{}
+		cell.Disturbance = &observe.Disturbance{}
 		cell.judge(Setting{Handoff: c.handoff})
 		if known := c.paced > 0 && c.handoff != "layerwise"; known != (cell.Disturbance.BehindLinkPct != nil) {
 			t.Errorf("%s at %v: behind link %v", c.handoff, c.paced, cell.Disturbance.BehindLinkPct)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/server"
 )
@@ -27,7 +27,7 @@ type Row struct {
 	Server *server.Info `json:"server,omitempty"`
 	// Disturbance is what else the machine did, nil in virtual time and of a cell that
 	// was not measured to its end.
-	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`
+	Disturbance *observe.Disturbance `json:"disturbance,omitempty"`
 	// Attempts are all that the cell had, where it had more than one.
 	Attempts []Attempt `json:"attempts,omitempty"`
 	// Metrics is nil when the cluster never served.
@@ -47,7 +47,7 @@ type Attempt struct {
 	Attempt     int                  `json:"attempt"`
 	MeanTTFTMS  float64              `json:"mean_ttft_ms"`
 	MeanTPOTMS  float64              `json:"mean_tpot_ms"`
-	Disturbance *machine.Disturbance `json:"disturbance"`
+	Disturbance *observe.Disturbance `json:"disturbance"`
 	Interrupted bool                 `json:"interrupted,omitempty"`
 }
 
@@ -89,7 +89,7 @@ type Cell struct {
 type Summary struct {
 	Rows    []Row           `json:"rows"`
 	Config  RunConfig       `json:"config"`
-	Machine machine.Machine `json:"machine"`
+	Machine observe.Machine `json:"machine"`
 }
 
 // RunConfig is how the run was asked for, as it stands in the results.
@@ -112,7 +112,7 @@ type RunConfig struct {
 type Results struct {
 	Cells   []Cell
 	Config  RunConfig
-	Machine machine.Machine
+	Machine observe.Machine
 }
 
 // Summary is the results without their records.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page/pagetest"
 )
 
@@ -20,7 +20,7 @@ import (
 func publishedRun() *Results {
 	r := &Results{
 		Config:  RunConfig{NumPrompts: 200, Settings: MeasuredSettings(), Workloads: []string{"256/q8"}, Started: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC), Arrivals: "published arrivals"},
-		Machine: machine.Machine{CPU: "Test CPU", Cores: 2, Threads: 2, MemoryBytes: 8 << 30, OS: "linux/amd64", Kernel: "6.1", Go: "go1.26"},
+		Machine: observe.Machine{CPU: "Test CPU", Cores: 2, Threads: 2, MemoryBytes: 8 << 30, OS: "linux/amd64", Kernel: "6.1", Go: "go1.26"},
 	}
 	for i, s := range MeasuredSettings() {
 		cfg := Config{}.withDefaults()
@@ -44,8 +44,8 @@ func publishedRun() *Results {
 	}
 	r.Cells[3].fault("1 of 200 requests failed | on purpose")
 	r.Cells[4].note("the client was late")
-	r.Cells[1].Disturbance = &machine.Disturbance{
-		LateMeanMS: 3.21, LateP99MS: 41.5, LateTimersPct: 12.3, CPU: &machine.CPUUse{CPUs: 2, OwnPct: 14, OthersPct: 61, StealPct: 0.2, Daemons: true},
+	r.Cells[1].Disturbance = &observe.Disturbance{
+		LateMeanMS: 3.21, LateP99MS: 41.5, LateTimersPct: 12.3, CPU: &observe.CPUUse{CPUs: 2, OwnPct: 14, OthersPct: 61, StealPct: 0.2, Daemons: true},
 	}
 	r.Cells[1].Disturbance.Judge()
 	return r
@@ -162,7 +162,7 @@ func TestVerdictOfDisturbed(t *testing.T) {
 	}
 	for i := range r.Cells {
 		if r.Cells[i].Setting == "nondisagg" {
-			r.Cells[i].Disturbance = &machine.Disturbance{Why: []string{"other programs"}}
+			r.Cells[i].Disturbance = &observe.Disturbance{Why: []string{"other programs"}}
 		}
 	}
 	if v := r.Verdict(); !strings.Contains(v, "(~ the machine disturbed nondisagg: measure again before you quote this)") {

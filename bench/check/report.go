@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 )
 
@@ -16,7 +16,7 @@ const File = "check.json"
 // A Report is what was seen and what is said of it.
 type Report struct {
 	Seen
-	Machine  machine.Machine `json:"machine"`
+	Machine  observe.Machine `json:"machine"`
 	Limits   Limits          `json:"limits"`
 	Verdicts []Grade         `json:"verdicts"` // one a rail
 	Findings []Finding       `json:"findings"`

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	"kvferry/transport"
@@ -110,7 +110,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	config.Default(&cfg.Segment, rail.DefaultSegment())
 	config.Default(&cfg.Progress, io.Discard)
 	config.Default(&cfg.Stdout, io.Discard)
-	r := &Report{Seen: Seen{Started: time.Now(), Command: cfg.Command, Peer: cfg.Peer, Segment: cfg.Segment}, Limits: cfg.Limits, Machine: machine.Describe()}
+	r := &Report{Seen: Seen{Started: time.Now(), Command: cfg.Command, Peer: cfg.Peer, Segment: cfg.Segment}, Limits: cfg.Limits, Machine: observe.Describe()}
 	if err := cfg.look(ctx, &r.Seen); ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 	} else if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/figure"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/handoff"
@@ -143,7 +143,7 @@ type Row struct {
 	Compared         int64              `json:"bytes_compared,omitempty"` // in real time; all were right
 	Others           map[string]float64 `json:"others_ms"`                // by the rule of each simulator
 	// Disturbance is what else the machine did in real time; nil in virtual time.
-	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`
+	Disturbance *observe.Disturbance `json:"disturbance,omitempty"`
 }
 
 // Result is contention.json.
@@ -216,7 +216,7 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 
 // measure has the row's transfers meet in real time, and watches the machine.
 func (row *Row) measure(ctx context.Context, on *nodes) error {
-	watch, err := machine.StartWatch(on.clk, []int{}) // all of it is this process
+	watch, err := observe.StartWatch(on.clk, []int{}) // all of it is this process
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/engine"
 	"kvferry/handoff"
 )
@@ -75,7 +75,7 @@ func TestReal(t *testing.T) {
 
 // TestDisturbed: a row beside which the machine did other things is marked, and a line says what.
 func TestDisturbed(t *testing.T) {
-	row := Row{Handoff: "pull", Transfers: 4, Oversubscription: 1, Virtual: &Added{Mean: 100}, Real: &Added{Mean: 123}, Disturbance: &machine.Disturbance{}}
+	row := Row{Handoff: "pull", Transfers: 4, Oversubscription: 1, Virtual: &Added{Mean: 100}, Real: &Added{Mean: 123}, Disturbance: &observe.Disturbance{}}
 	r := Result{Rows: []*Row{&row}}
 	if text := r.text(); strings.Contains(text, "~") {
 		t.Errorf("a quiet machine: %s", text)

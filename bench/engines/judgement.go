@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/lab"
 )
@@ -16,7 +16,7 @@ import (
 type Judgement struct {
 	Started time.Time       `json:"started"`
 	Seconds float64         `json:"seconds"`
-	Machine machine.Machine `json:"machine"`
+	Machine observe.Machine `json:"machine"`
 	Model   string          `json:"model"`
 	Seed    uint64          `json:"seed"`
 	Link    int64           `json:"link_bits_per_s"`

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/internal/config"
 )
 
@@ -15,7 +15,7 @@ import (
 type Result struct {
 	Started time.Time         `json:"started"`
 	Seconds float64           `json:"seconds"`
-	Machine machine.Machine   `json:"machine"`
+	Machine observe.Machine   `json:"machine"`
 	Model   string            `json:"model"`
 	Rounds  int               `json:"rounds"`
 	Link    int64             `json:"link_bits_per_s,omitempty"` // of links of the NIC lab between P and D; 0: none

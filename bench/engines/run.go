@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/lab/vllm"
 )
@@ -81,7 +81,7 @@ func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 	}
 	x = &run{
 		cfg: cfg, e: e, settings: settings, mono: map[string][]int{}, others: map[string][]int{},
-		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Checked: cfg.Checksums, Judged: e.identical, Errors: map[string]string{}, Disturbed: map[string]string{}},
+		result: &Result{Started: time.Now(), Machine: observe.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Checked: cfg.Checksums, Judged: e.identical, Errors: map[string]string{}, Disturbed: map[string]string{}},
 	}
 	wipe, err = x.makeScratch()
 	return x, wipe, err
@@ -193,13 +193,13 @@ func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 // the system does not tell. Late timers are no sign of it: a connector may have threads that spin.
 func watch(pids []int) (end func() string) {
 	began := time.Now()
-	before, err := machine.ReadUsage(pids)
+	before, err := observe.ReadUsage(pids)
 	return func() string {
-		after, e := machine.ReadUsage(pids)
+		after, e := observe.ReadUsage(pids)
 		if err != nil || e != nil {
 			return ""
 		}
-		d := machine.Disturbance{CPU: machine.Used(before, after, time.Since(began), true)}
+		d := observe.Disturbance{CPU: observe.Used(before, after, time.Since(began), true)}
 		d.Judge()
 		return d.String()
 	}

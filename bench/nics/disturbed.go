@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/internal/clock"
 	lab "kvferry/lab/nics"
 )
@@ -13,7 +13,7 @@ import (
 // meanwhile; spins says that it has the CPUs busy in any case. What the machine disturbed is measured once more.
 func inLab(ctx context.Context, cfg lab.Config, spins bool, do func(context.Context, *lab.Lab) (func(Notice), error)) error {
 	once := func() (why string, err error) {
-		watch, err := machine.StartWatch(clock.Std(), nil)
+		watch, err := observe.StartWatch(clock.Std(), nil)
 		if err != nil {
 			return "", err
 		}

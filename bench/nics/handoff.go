@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"kvferry/bench"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
-	"kvferry/bench/scrape"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/internal/config"
@@ -190,7 +190,7 @@ func aheads(ctx context.Context, l *lab.Lab) (ahead, undirected int, err error) 
 			return conn, err
 		},
 	}}
-	page, err := scrape.Fetch(ctx, &web, "http://"+httpAddress+"/metrics", nil)
+	page, err := observe.FetchMetrics(ctx, &web, "http://"+httpAddress+"/metrics", nil)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -199,7 +199,7 @@ func aheads(ctx context.Context, l *lab.Lab) (ahead, undirected int, err error) 
 }
 
 // countAheads reads them from a page of metrics.
-func countAheads(page *scrape.Snapshot) (ahead, undirected int) {
+func countAheads(page *observe.Snapshot) (ahead, undirected int) {
 	count := func(name string) int {
 		n, _ := page.Counter(name)
 		return int(n)

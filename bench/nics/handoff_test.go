@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/scrape"
+	"kvferry/bench/observe"
 )
 
 // TestHandoffResult: the terms are medians of the client's records, and the bound is their sum.
@@ -85,7 +85,7 @@ first token            120.0
 }
 
 func TestCountAheads(t *testing.T) {
-	page, err := scrape.Read(strings.NewReader(`# TYPE kvferry:prompts_ahead_total counter
+	page, err := observe.ReadMetrics(strings.NewReader(`# TYPE kvferry:prompts_ahead_total counter
 kvferry:prompts_ahead_total{engine="0",model_name="m"} 51
 kvferry:prompts_undirected_total{engine="0",model_name="m"} 2
 `))

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"kvferry/bench/incast"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 	"kvferry/transport"
@@ -88,7 +88,7 @@ func Incast(ctx context.Context, cfg IncastConfig) (*IncastResult, error) {
 	if err := surround(&cfg.Stdout, &cfg.Progress, &cfg.Exe); err != nil {
 		return nil, err
 	}
-	r := &IncastResult{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds, Initiators: cfg.Initiators, Rate: cfg.Rate, SwitchQueue: cfg.SwitchQueue}
+	r := &IncastResult{Started: time.Now(), Machine: observe.Describe(), Rounds: cfg.Rounds, Initiators: cfg.Initiators, Rate: cfg.Rate, SwitchQueue: cfg.SwitchQueue}
 	for _, c := range incastCases {
 		if slices.Contains(cfg.Ops, c.op.String()) {
 			r.Cases = append(r.Cases, c.name)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"kvferry/bench/incast"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/internal/config"
 )
@@ -17,7 +17,7 @@ import (
 type IncastResult struct {
 	Started     time.Time       `json:"started"`
 	Seconds     float64         `json:"seconds"`
-	Machine     machine.Machine `json:"machine"`
+	Machine     observe.Machine `json:"machine"`
 	Rounds      int             `json:"rounds"`
 	Initiators  int             `json:"initiators"`
 	Rate        int64           `json:"bits_per_s"`

@@ -9,12 +9,12 @@ import (
 
 	fair "kvferry/bench/figure"
 	"kvferry/bench/incast"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 )
 
 // measuredIncast is a result of three rounds in which 16 share a NIC evenly.
 func measuredIncast() *IncastResult {
-	r := &IncastResult{Rounds: 3, Initiators: 16, Rate: half, SwitchQueue: 512 << 10, Machine: machine.Machine{CPU: "AMD EPYC"}}
+	r := &IncastResult{Rounds: 3, Initiators: 16, Rate: half, SwitchQueue: 512 << 10, Machine: observe.Machine{CPU: "AMD EPYC"}}
 	for i := range incastCases {
 		c := &incastCases[i]
 		r.Cases = append(r.Cases, c.name)

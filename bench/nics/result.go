@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 )
 
@@ -13,7 +13,7 @@ import (
 type Result struct {
 	Started   time.Time              `json:"started"`
 	Seconds   float64                `json:"seconds"`
-	Machine   machine.Machine        `json:"machine"`
+	Machine   observe.Machine        `json:"machine"`
 	Rounds    int                    `json:"rounds"`
 	Points    []Point                `json:"points"`
 	Failovers []*rail.FailoverResult `json:"-"` // failover.json of each round has them

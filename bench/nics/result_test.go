@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/transport"
 )
@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 // measured is a result of three rounds in which every rate is a share of its ideal.
 func measured(share func(s *sweep, count int, sel transport.Selection) float64) *Result {
 	r := &Result{
-		Rounds: 3, Seconds: 120, Machine: machine.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
+		Rounds: 3, Seconds: 120, Machine: observe.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
 	}
 	ms := func(n int) *time.Duration { d := time.Duration(n) * time.Millisecond; return &d }
 	for round := range 3 {

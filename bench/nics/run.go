@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
@@ -75,7 +75,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err := surround(&cfg.Stdout, &cfg.Progress, &cfg.Exe); err != nil {
 		return nil, err
 	}
-	r := &Result{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds}
+	r := &Result{Started: time.Now(), Machine: observe.Describe(), Rounds: cfg.Rounds}
 	x := &run{cfg: &cfg, r: r}
 	err := x.rounds(ctx)
 	err = errors.Join(context.Cause(ctx), err)

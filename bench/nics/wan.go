@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
@@ -60,7 +60,7 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 	if len(cfg.Cases) == 0 {
 		cfg.Cases = wanNames()
 	}
-	x := &wanRun{cfg: &cfg, r: &WANResult{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds, Cases: cfg.Cases}}
+	x := &wanRun{cfg: &cfg, r: &WANResult{Started: time.Now(), Machine: observe.Describe(), Rounds: cfg.Rounds, Cases: cfg.Cases}}
 	for _, p := range peers {
 		if slices.Contains(cfg.Beside, p.flag) {
 			if err := p.absent(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
@@ -26,7 +26,7 @@ const kvferry = "kvferry"
 type WANResult struct {
 	Started   time.Time       `json:"started"`
 	Seconds   float64         `json:"seconds"`
-	Machine   machine.Machine `json:"machine"`
+	Machine   observe.Machine `json:"machine"`
 	Rounds    int             `json:"rounds"`
 	Cases     []string        `json:"cases"`
 	Points    []WANPoint      `json:"points"`
@@ -65,7 +65,7 @@ type Notice struct {
 	IdlePct float64 `json:"idle_pct"` // of the CPUs; links, both ends and the kernel are in the rest
 	Overrun int64   `json:"overrun"`  // packets that the links lost because the machine was busy
 	Packets int64   `json:"packets"`  // of all that came
-	machine.Disturbance
+	observe.Disturbance
 	Why string `json:"disturbed"` // empty if the links were carried
 }
 
@@ -77,7 +77,7 @@ const leastIdle = 3.0
 const mostOverrun = 1e-5
 
 // notice judges what the machine did for a lab. That no CPU is idle says nothing of a program that spins.
-func notice(l *lab.Lab, d *machine.Disturbance, spins bool) (n Notice, err error) {
+func notice(l *lab.Lab, d *observe.Disturbance, spins bool) (n Notice, err error) {
 	n.Disturbance, n.IdlePct = *d, 100
 	if d.CPU != nil {
 		n.IdlePct = max(0, 100-d.CPU.OwnPct-d.CPU.OthersPct-d.CPU.StealPct)
@@ -97,8 +97,8 @@ func (n *Notice) why(spins bool) string {
 	if n.IdlePct < leastIdle && !spins {
 		why = append(why, fmt.Sprintf("only %.1f %% of the CPUs were idle (limit %g)", n.IdlePct, leastIdle))
 	}
-	if c := n.CPU; c != nil && c.StealPct > machine.MaxSteal {
-		why = append(why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (limit %g)", c.StealPct, machine.MaxSteal))
+	if c := n.CPU; c != nil && c.StealPct > observe.MaxSteal {
+		why = append(why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (limit %g)", c.StealPct, observe.MaxSteal))
 	}
 	return strings.Join(why, ", ")
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
@@ -22,11 +22,11 @@ import (
 // and recover in 20 ms.
 func measuredWAN() *WANResult {
 	r := &WANResult{
-		Rounds: 3, Seconds: 600, Machine: machine.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
+		Rounds: 3, Seconds: 600, Machine: observe.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
 		Cases: wanNames(),
 	}
 	for round := 1; round <= 3; round++ {
-		n := Notice{IdlePct: 50 + float64(round), Disturbance: machine.Disturbance{CPU: &machine.CPUUse{}}}
+		n := Notice{IdlePct: 50 + float64(round), Disturbance: observe.Disturbance{CPU: &observe.CPUUse{}}}
 		for i := range wanCases {
 			c := &wanCases[i]
 			if c.schedule == nil {
@@ -121,7 +121,7 @@ func TestWANDisturbed(t *testing.T) {
 	why := func(n Notice) string { return n.why(false) }
 	if why(Notice{IdlePct: 50}) != "" || !strings.Contains(why(Notice{IdlePct: 1}), "1.0 % of the CPUs were idle") ||
 		why(Notice{IdlePct: 50, Overrun: 3, Packets: 400_000}) != "" || !strings.Contains(why(Notice{IdlePct: 50, Overrun: 3, Packets: 200_000}), "lost 3 packets of 200000") ||
-		!strings.Contains(why(Notice{IdlePct: 50, Disturbance: machine.Disturbance{CPU: &machine.CPUUse{StealPct: 5}}}), "hypervisor took 5.0 %") {
+		!strings.Contains(why(Notice{IdlePct: 50, Disturbance: observe.Disturbance{CPU: &observe.CPUUse{StealPct: 5}}}), "hypervisor took 5.0 %") {
 		t.Error("what is disturbed")
 	}
 	if (&Notice{}).why(true) != "" {

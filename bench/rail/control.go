@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/transport"
 )
 
@@ -37,7 +37,7 @@ type message struct {
 	Segment int64                  `json:"segment,omitempty"` // of hello
 	Seed    uint64                 `json:"seed,omitempty"`    // of hello
 	Info    *transport.SegmentInfo `json:"info,omitempty"`    // of welcome
-	Machine *machine.Machine       `json:"machine,omitempty"` // of welcome
+	Machine *observe.Machine       `json:"machine,omitempty"` // of welcome
 	Rails   []string               `json:"rails,omitempty"`   // of welcome
 	Plan    *plan                  `json:"plan,omitempty"`    // of point
 	CPU     float64                `json:"cpu,omitempty"`     // of usage, seconds

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/internal/config"
 	"kvferry/transport"
 )
@@ -92,7 +92,7 @@ func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) 
 	}
 	cfg.setDefaults()
 	r := &FailoverResult{
-		Command: cfg.Command, Started: time.Now(), Initiator: End{Where: "this machine", Machine: machine.Describe()},
+		Command: cfg.Command, Started: time.Now(), Initiator: End{Where: "this machine", Machine: observe.Describe()},
 		Select: cfg.Selects[0], Block: cfg.Blocks[0], Batch: cfg.Batches[0], Threads: cfg.Threads[0], Depth: cfg.Depths[0],
 		Slice: cfg.Slice, Segment: cfg.Segment, Seed: cfg.Seed,
 	}

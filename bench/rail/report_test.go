@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 )
 
 // update rewrites the golden files: go test ./bench/rail -update.
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
 func fixedResult() *Result {
-	here := machine.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"}
+	here := observe.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"}
 	far := here
 	far.Threads = 16
 	limit, pct, checked, none, bad := 12.5, 31.4, int64(16384), int64(0), int64(2)

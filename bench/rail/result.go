@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/transport"
 )
 
@@ -45,7 +45,7 @@ type Settings struct {
 type End struct {
 	Where   string          `json:"where"`
 	Rails   []string        `json:"rails"` // with their addresses
-	Machine machine.Machine `json:"machine"`
+	Machine observe.Machine `json:"machine"`
 }
 
 // A Point is what was measured of one combination.

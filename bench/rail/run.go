@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/transport"
@@ -27,7 +27,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	cfg.setDefaults()
 	r := &Result{
 		Command: cfg.Command, Started: time.Now(), Protocol: protocol, Points: []Point{},
-		Initiator: End{Where: "this machine", Machine: machine.Describe()},
+		Initiator: End{Where: "this machine", Machine: observe.Describe()},
 		Settings: Settings{
 			Rails: cfg.Rails, DurationS: cfg.Duration.Seconds(), WarmupS: max(cfg.Warmup, 0).Seconds(), Segment: cfg.Segment,
 			Slice: cfg.Slice, TimeoutS: cfg.Timeout.Seconds(), Check: cfg.Check, Seed: cfg.Seed,

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -292,7 +292,7 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if t.seg, err = t.engine.Register("target", t.mem, t.location); err != nil {
 		return nil, err
 	}
-	info, here := t.seg.Info(), machine.Describe()
+	info, here := t.seg.Info(), observe.Describe()
 	answer := &message{Type: "welcome", Protocol: protocol, Info: &info, Machine: &here}
 	for _, r := range info.Rails {
 		answer.Rails = append(answer.Rails, r.Rail+" at "+r.Addr)

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"kvferry/bench/client"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/page/pagetest"
 )
@@ -171,7 +171,7 @@ func TestNotes(t *testing.T) {
 			r.Records[99].Status, r.Records[99].Error = client.StatusInterrupted, "given up"
 		}, "the run was interrupted: 100 of 100 requests had been sent, and 1 of these were cut off, which count neither as successful nor as failed"},
 		{"given", func(r *Run) { r.Faults, r.Notes = []string{"a"}, []string{"b"} }, "fault: a"},
-		{"disturbed", func(r *Run) { r.Disturbance = &machine.Disturbance{Why: []string{"timers came late"}} }, "disturbed: the client's machine was disturbed: timers came late"},
+		{"disturbed", func(r *Run) { r.Disturbance = &observe.Disturbance{Why: []string{"timers came late"}} }, "disturbed: the client's machine was disturbed: timers came late"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := plain()
@@ -235,7 +235,7 @@ func TestTable(t *testing.T) {
 func TestFiles(t *testing.T) {
 	run := golden(t, "mixed", "openai")
 	run.Steady = &Steady{From: 0.5, To: 2, Table: page.Table{Title: "Steady state", Head: []string{"x"}}, Figures: map[string]int{"sent": 3}}
-	run.Disturbance = &machine.Disturbance{LateMeanMS: 0.75, CPU: &machine.CPUUse{CPUs: 2, OthersPct: 61.5}, Why: []string{"timers came late"}}
+	run.Disturbance = &observe.Disturbance{LateMeanMS: 0.75, CPU: &observe.CPUUse{CPUs: 2, OthersPct: 61.5}, Why: []string{"timers came late"}}
 	run.Records[0].Adapter, run.Records[0].Worker = "sql", "http://10.0.0.7:8000"
 	virtual := *golden(t, "plain", "openai")
 	virtual.Clock = ClockVirtual

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 )
 
@@ -32,7 +32,7 @@ type Run struct {
 
 	// What is known beside the records. All of these may be empty.
 
-	Disturbance *machine.Disturbance // of the client's machine; nil in virtual time
+	Disturbance *observe.Disturbance // of the client's machine; nil in virtual time
 	Steady      *Steady              // the part of the run in which the load was steady
 	ServerInfo  json.RawMessage      // what GET /server_info said, for SGLang's result
 	Faults      []string             // what makes the run's figures unusable

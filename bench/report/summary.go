@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 )
 
@@ -33,7 +33,7 @@ type Row struct {
 	Point       float64              `json:"point,omitempty"`  // of a search: Run.Point
 	Repeat      int                  `json:"repeat,omitempty"` // Run.Repeat
 	Interrupted bool                 `json:"interrupted,omitempty"`
-	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`
+	Disturbance *observe.Disturbance `json:"disturbance,omitempty"`
 	Metrics     *Metrics             `json:"metrics"`
 	Steady      any                  `json:"steady,omitempty"`
 	Server      any                  `json:"server,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"kvferry/bench/client"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/internal/config"
 )
@@ -142,7 +142,7 @@ func parseRow(row, config fields) (*Run, error) {
 	var doubts struct {
 		Faults      []string
 		Interrupted bool
-		Disturbance *machine.Disturbance
+		Disturbance *observe.Disturbance
 	}
 	for key, into := range map[string]any{"faults": &doubts.Faults, "interrupted": &doubts.Interrupted, "disturbance": &doubts.Disturbance} {
 		if err := row.get(key, into); err != nil {

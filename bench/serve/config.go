@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"kvferry/bench/page"
-	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
 	about "kvferry/bench/server"
-	"kvferry/bench/steady"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -31,10 +29,10 @@ type Config struct {
 	// Setup is what the command line said, for the reports. What targets know better is
 	// filled in.
 	Setup  report.Setup
-	Steady steady.Config // how the part of the run is found in which the load was steady
+	Steady SteadyConfig // how the part of the run is found in which the load was steady
 	// Search runs the load at rates or concurrencies until the highest is found at which
 	// Setup.Goodput is kept.
-	Search *ratesearch.Config
+	Search *RateConfig
 
 	Layout  string   // what is printed: LayoutVLLM, LayoutSGLang
 	Results []Result // files in the tools' formats

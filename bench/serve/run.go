@@ -11,13 +11,10 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/figure"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
-	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
-	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
-	"kvferry/bench/steady"
 	"kvferry/load"
 )
 
@@ -52,7 +49,7 @@ type run struct {
 	bar     *progress
 	reports []*report.Report // of runs that are over, one a target
 
-	found *ratesearch.Result // of a search
+	found *RateResult // of a search
 }
 
 // target opens a target, asks it, and closes it, also after a failed Open: a cluster may be half
@@ -79,7 +76,7 @@ func (x *run) target(ctx context.Context, t Target) (err error) {
 	if x.Search != nil {
 		return x.search(ctx, t, &facts, spec)
 	}
-	r, err := x.once(ctx, t, &facts, spec, facts.Clock, ratesearch.Try{})
+	r, err := x.once(ctx, t, &facts, spec, facts.Clock, RateTry{})
 	if r != nil {
 		x.reports = append(x.reports, report.New(r))
 		x.save()
@@ -147,7 +144,7 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 // once asks the target what spec says, and makes a report's run of it. The run is not nil if
 // anything was asked, whatever the error. try is the run of a search that this is, or zero. What is
 // counted of machine and server begins as late as it can and ends as soon: warming up is not in it.
-func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, try ratesearch.Try) (*report.Run, error) {
+func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, try RateTry) (*report.Run, error) {
 	l, err := open(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -159,13 +156,13 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	}
 	r := &report.Run{Setup: x.setup(f, &spec), Notes: append(slices.Clone(f.Notes), l.Notes...), Point: try.Value, Repeat: try.Repeat}
 	r.Started = time.Now()
-	var watch *machine.Watch
+	var watch *observe.Watch
 	if f.Clock == report.ClockReal {
-		if watch, err = machine.StartWatch(x.Clock, f.Pids); err != nil {
+		if watch, err = observe.StartWatch(x.Clock, f.Pids); err != nil {
 			r.Notes = append(r.Notes, fmt.Sprintf("who uses the CPUs is not known: %v", err))
 		}
 	}
-	var counted *scrape.Run
+	var counted *observe.Scrape
 	if f.Scrape != nil {
 		counted = f.Scrape(ctx)
 	}
@@ -229,8 +226,8 @@ func (x *run) settled(r *report.Run) {
 		r.Notes = append(r.Notes, err.Error())
 		return
 	}
-	whole, part := steady.Whole(records).Figures(records), w.Figures(records)
-	r.Steady = &report.Steady{From: w.Start, To: w.End, Figures: part, Table: steady.Table(whole, part)}
+	whole, part := WholeWindow(records).Figures(records), w.Figures(records)
+	r.Steady = &report.Steady{From: w.Start, To: w.End, Figures: part, Table: SteadyTable(whole, part)}
 }
 
 // pointers are the records one by one.
@@ -249,10 +246,10 @@ const countedWait = 5 * time.Second
 
 // counted sets the server's own figures beside the client's. A run that was interrupted has
 // them too.
-func (x *run) counted(ctx context.Context, r *report.Run, f *Facts, before *scrape.Run) {
+func (x *run) counted(ctx context.Context, r *report.Run, f *Facts, before *observe.Scrape) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
 	defer cancel()
-	c := scrape.Of(pointers(r.Records))
+	c := observe.ClientFiguresOf(pointers(r.Records))
 	c.Here, c.WantedHitRate = f.Here, x.Load.Sharing.HitRate
 	account := before.After(ctx, c)
 	r.Tables, r.Server = append(r.Tables, account.Tables()...), account
@@ -289,7 +286,7 @@ func (x *run) setup(f *Facts, spec *load.Spec) report.Setup {
 		s.Accepts = f.Accepts
 	}
 	if f.Clock == report.ClockReal {
-		s.Machine = machine.Describe()
+		s.Machine = observe.Describe()
 	}
 	return s
 }

@@ -18,7 +18,6 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/page"
-	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
 	"kvferry/bench/result"
 	"kvferry/bench/simulation"
@@ -209,10 +208,10 @@ func TestResultFiles(t *testing.T) {
 }
 
 // searched is what a search has written in a folder.
-func searched(t *testing.T, dir string) ratesearch.Result {
+func searched(t *testing.T, dir string) RateResult {
 	t.Helper()
 	var saved struct {
-		Search ratesearch.Result `json:"search"`
+		Search RateResult `json:"search"`
 	}
 	text, err := os.ReadFile(filepath.Join(dir, searchFile))
 	if err = errors.Join(err, json.Unmarshal(text, &saved)); err != nil {
@@ -232,7 +231,7 @@ func TestSearch(t *testing.T) {
 	}}
 	cfg := configOf(t, target)
 	cfg.Load.Requests, cfg.Load.Burstiness = 400, 1e6 // even gaps
-	cfg.Search = &ratesearch.Config{Start: 4}
+	cfg.Search = &RateConfig{Start: 4}
 	if err := page.WriteFiles(cfg.Out, page.File{Name: page.LogFile, Write: func(io.Writer) error { return nil }}); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +275,7 @@ func TestSearchReportsTheAnswer(t *testing.T) {
 	}
 	cfg := configOf(t, target)
 	cfg.Load.Burstiness = 1e6 // even gaps
-	cfg.Search = &ratesearch.Config{Start: start, Max: start}
+	cfg.Search = &RateConfig{Start: start, Max: start}
 	cfg.Setup.Goodput = []report.SLO{{Metric: "ttft", MS: 100}}
 	if err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -341,7 +340,7 @@ func TestConfig(t *testing.T) {
 		{func(c *Config) { c.Out = "" }, "Out"},
 		{func(c *Config) { c.Warmups = -1 }, "Warmups"},
 		{func(c *Config) { c.Layout = "tsv" }, "Layout"},
-		{func(c *Config) { c.Search = &ratesearch.Config{} }, "Goodput"},
+		{func(c *Config) { c.Search = &RateConfig{} }, "Goodput"},
 	} {
 		target := &scripted{facts: virtual(), answer: quick}
 		cfg := configOf(t, target)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
 	"kvferry/load"
 )
@@ -21,7 +20,7 @@ const lateSend = 50.0 // ms, P99
 // run of the answer, the highest value that kept the SLO over all its runs, with the table of all
 // values; records of all runs are in results.jsonl, by Point and Repeat.
 func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) error {
-	s, err := ratesearch.New(*x.Search)
+	s, err := NewRateSearch(*x.Search)
 	if err != nil {
 		return err
 	}
@@ -36,7 +35,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 		at := spec
 		at.Seed += uint64(try.Repeat)
 		name := fmt.Sprintf("at %.4g requests/s", try.Value)
-		if x.Search.Quantity == ratesearch.Concurrency {
+		if x.Search.Quantity == Concurrency {
 			at.InFlight = int(try.Value)
 			name = fmt.Sprintf("with %d requests in flight", at.InFlight)
 		} else {
@@ -47,7 +46,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 			cut, failed = r, err
 			break
 		}
-		point := ratesearch.Run{Value: try.Value, Requests: len(r.Records)}
+		point := RateRun{Value: try.Value, Requests: len(r.Records)}
 		for i := range r.Records {
 			if r.Keeps(&r.Records[i]) {
 				point.Attained++

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/observe"
 	"kvferry/bench/report"
-	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
 	"kvferry/internal/config"
 	"kvferry/internal/otlp"
@@ -98,8 +98,8 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		Backend: accepts.Backend, Endpoint: pathOf(accepts.Endpoint), Accepts: &accepts,
 		Label: "measured: the server at " + at + " (it does not say what it is)",
 	}
-	f.Scrape = func(ctx context.Context) *scrape.Run {
-		return scrape.Before(ctx, s.client.HTTP(), s.pages())
+	f.Scrape = func(ctx context.Context) *observe.Scrape {
+		return observe.StartScrape(ctx, s.client.HTTP(), s.pages())
 	}
 	f.About = s.about
 	f.Spans = func() otlp.Counts { return s.spans }
@@ -126,26 +126,26 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 
 // pages are where metrics are. A key is for the server that it was given for: others that are
 // named get none of the header.
-func (s *server) pages() (list []scrape.Page) {
+func (s *server) pages() (list []observe.MetricsPage) {
 	var servers []string // each once: its counts would be added up
 	for _, at := range s.client.Pages("/metrics") {
-		if !slices.ContainsFunc(servers, func(of string) bool { return scrape.SamePage(of, at) }) {
+		if !slices.ContainsFunc(servers, func(of string) bool { return observe.SamePage(of, at) }) {
 			servers = append(servers, at)
 		}
 	}
 	for _, at := range s.how.Metrics {
 		public, user := config.Credentials(at)
-		p := scrape.Page{URL: public}
+		p := observe.MetricsPage{URL: public}
 		if user != "" {
 			p.Header = http.Header{"Authorization": {user}}
-		} else if slices.ContainsFunc(servers, func(of string) bool { return scrape.SameServer(of, at) }) {
+		} else if slices.ContainsFunc(servers, func(of string) bool { return observe.SameServer(of, at) }) {
 			p.Header = s.client.Header()
 		}
 		list = append(list, p)
 	}
 	if len(list) == 0 {
 		for _, at := range servers {
-			list = append(list, scrape.Page{URL: at, Header: s.client.Header()})
+			list = append(list, observe.MetricsPage{URL: at, Header: s.client.Header()})
 		}
 	}
 	return list
@@ -159,7 +159,7 @@ func (s *server) tryMetrics(ctx context.Context) error {
 	}
 	for _, p := range s.pages() {
 		err := client.Again(ctx, func() error {
-			_, err := scrape.Fetch(ctx, s.client.HTTP(), p.URL, p.Header)
+			_, err := observe.FetchMetrics(ctx, s.client.HTTP(), p.URL, p.Header)
 			return err
 		})
 		if err != nil {

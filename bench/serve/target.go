@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/scrape"
+	"kvferry/bench/observe"
 	"kvferry/internal/otlp"
 	"kvferry/load"
 )
@@ -42,7 +42,7 @@ type Facts struct {
 	// Tokenizer is the target's own, for loads of texts; nil where it has none that is known here.
 	Tokenizer func(context.Context) (load.Tokenizer, error)
 	// Scrape reads the server's own figures before a run; nil where there is no server.
-	Scrape func(context.Context) *scrape.Run
+	Scrape func(context.Context) *observe.Scrape
 	// About is what the server says of itself, in JSON, nil if it says nothing.
 	About func(context.Context) json.RawMessage
 	// Flush empties its prefix cache, before each load; nil where nothing is to be emptied.

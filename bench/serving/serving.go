@@ -16,7 +16,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/figure"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/load"
 )
 
@@ -196,7 +196,7 @@ func (r *Result) paced(ctx context.Context, start func(context.Context) (Metered
 		if err != nil {
 			return err
 		}
-		idle, began := machine.ReadUsage(nil)
+		idle, began := observe.ReadUsage(nil)
 		start := time.Now()
 		var itl []float64 // ms
 		_, err = closedLoop(ctx, asker, model, pacedStreams, pacedStreams, pacedTokens, func(rec *client.Record) {
@@ -209,8 +209,8 @@ func (r *Result) paced(ctx context.Context, start func(context.Context) (Metered
 			return err
 		}
 		r.InUse = -1
-		if now, err := machine.ReadUsage(nil); err == nil && began == nil {
-			use := machine.Used(idle, now, time.Since(start), false)
+		if now, err := observe.ReadUsage(nil); err == nil && began == nil {
+			use := observe.Used(idle, now, time.Since(start), false)
 			r.InUse = use.OwnPct + use.OthersPct + use.StealPct
 		}
 		after, err := usage()

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/engine"
@@ -19,7 +19,7 @@ type Results struct {
 	Rows    []Row           `json:"rows"`
 	Command []string        `json:"command"`
 	Started time.Time       `json:"started"`
-	Machine machine.Machine `json:"machine"`
+	Machine observe.Machine `json:"machine"`
 
 	cut     string          // of a run that was begun and is not complete; empty: there is none
 	instead *engine.Profile // of Config.Profile; nil: each run has its own

@@ -13,7 +13,7 @@ import (
 
 	"kvferry/bench/bar"
 	"kvferry/bench/client"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
@@ -71,7 +71,7 @@ type Row struct {
 	Faults   []string `json:"faults"` // what makes the row unusable
 	Remarks  []string `json:"remarks"`
 	// Disturbance is what else the machine did in real time; nil in virtual time.
-	Disturbance *machine.Disturbance `json:"disturbance"`
+	Disturbance *observe.Disturbance `json:"disturbance"`
 }
 
 func (r *Row) name() string { return r.Workload + " " + r.Setting }
@@ -168,7 +168,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	b := bar.New(cfg.Progress, cfg.Terminal)
 	b.Show(bar.Look{Max: int64(requests), What: "requests answered", Count: true, Throttle: barPeriod})
 	out := page.OpenFolder(cfg.Out, b.Say)
-	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe(), instead: cfg.server}
+	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: observe.Describe(), instead: cfg.server}
 	var err error
 	done := int64(0)
 	for _, c := range chosen {
@@ -267,9 +267,9 @@ func (p timedRun) run(ctx context.Context, cfg *Config, tell func(*Record)) (row
 	if err != nil {
 		return nil, err
 	}
-	var watch *machine.Watch
+	var watch *observe.Watch
 	if p.clock == report.ClockReal {
-		if watch, err = machine.StartWatch(clock.Precise(), facts.Pids); err != nil {
+		if watch, err = observe.StartWatch(clock.Precise(), facts.Pids); err != nil {
 			return nil, err
 		}
 	}
@@ -278,7 +278,7 @@ func (p timedRun) run(ctx context.Context, cfg *Config, tell func(*Record)) (row
 		of.Records = append(of.Records, *rec)
 		tell(&Record{Workload: p.Workload, Setting: p.Setting, Clock: p.clock, Record: *rec})
 	})
-	var disturbance *machine.Disturbance
+	var disturbance *observe.Disturbance
 	if watch != nil {
 		var failed error
 		disturbance, failed = watch.End()

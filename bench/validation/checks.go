@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"kvferry/bench"
-	"kvferry/bench/fit"
+	"kvferry/bench/calibrate"
 	"kvferry/bench/sglang"
 	"kvferry/engine"
 )
@@ -60,7 +60,7 @@ func mooncake(settings, profile string, limit Limit) check {
 	table := "Mooncake A10, " + strings.ReplaceAll(settings, ",", ", ")
 	return check{
 		source: table, table: table, profile: profile, sample: InSample, limit: limit,
-		figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+		figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
 			chosen, err := bench.ParseSettings(settings)
 			if err != nil {
 				return nil, err
@@ -74,14 +74,14 @@ func mooncake(settings, profile string, limit Limit) check {
 func run(p sglang.Published, profile string, sample Sample, limit Limit) check {
 	return check{
 		source: p.Workload, table: p.Name(), profile: profile, sample: sample, limit: limit,
-		figures: func(ctx context.Context, server *engine.Profile) ([]fit.Figure, error) {
+		figures: func(ctx context.Context, server *engine.Profile) ([]calibrate.Figure, error) {
 			return judged(ctx, &p, server)
 		},
 	}
 }
 
 // judged computes the figures that a run is judged by.
-func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([]fit.Figure, error) {
+func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([]calibrate.Figure, error) {
 	row, err := sglang.Compute(ctx, p, server)
 	if err != nil {
 		return nil, err
@@ -89,9 +89,9 @@ func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([
 	if len(row.Faults) > 0 {
 		return nil, fmt.Errorf("%s: %s", p.Name(), strings.Join(row.Faults, "; "))
 	}
-	var figures []fit.Figure
+	var figures []calibrate.Figure
 	for _, key := range sglang.Judged(p.Figures) {
-		figures = append(figures, fit.Figure{Name: key, Got: row.Metrics[key], Want: p.Figures[key], Scale: closeBy / 2})
+		figures = append(figures, calibrate.Figure{Name: key, Got: row.Metrics[key], Want: p.Figures[key], Scale: closeBy / 2})
 	}
 	return figures, nil
 }
@@ -121,21 +121,23 @@ func datasheets() []check {
 	means := mooncake(colocated, a10Datasheet, Limit{Median: 0.12, P90: 0.23})
 	of := means.figures
 	means.table, means.sample = means.table+", means", Datasheet
-	means.figures = func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+	means.figures = func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
 		figures, err := of(ctx, p)
-		return slices.DeleteFunc(figures, func(f fit.Figure) bool { return !strings.Contains(f.Name, " mean_") }), err
+		return slices.DeleteFunc(figures, func(f calibrate.Figure) bool { return !strings.Contains(f.Name, " mean_") }), err
 	}
 	all := []check{means}
 	for _, x := range inferenceX {
 		all = append(all, check{
 			source: x.thread, table: x.table(), profile: deepSeekDatasheet + x.gpu, sample: Datasheet, limit: x.limit,
-			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, x.runs()) },
+			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
+				return named(ctx, p, x.runs())
+			},
 		})
 	}
 	for _, gpu := range deepSeekGPUs {
 		all = append(all, check{
 			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
-			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
 				return named(ctx, p, deepSeekOf("median_itl_ms"))
 			},
 		})
@@ -143,7 +145,7 @@ func datasheets() []check {
 	for _, gpu := range deepSeekGPUs {
 		all = append(all, check{
 			source: deepSeek, table: deepSeek + ", four runs, mean TTFT (beyond a datasheet)", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.ttft,
-			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
 				return named(ctx, p, deepSeekOf("mean_ttft_ms"))
 			},
 		})
@@ -164,27 +166,29 @@ func anchored() []check {
 	return []check{
 		{
 			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: of6111, sample: Anchored, limit: Limit{Median: 0.10, P90: 0.16},
-			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
 				return named(ctx, p, deepSeekOf("median_itl_ms"))
 			},
 		},
 		{
 			source: last.thread, table: last.table(), profile: of3363, sample: Anchored, limit: Limit{Median: 0.08, P90: 0.23},
-			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, last.runs()) },
+			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
+				return named(ctx, p, last.runs())
+			},
 		},
 	}
 }
 
 // named computes all published figures of some runs.
-func named(ctx context.Context, server *engine.Profile, runs []sglang.Published) ([]fit.Figure, error) {
-	var figures []fit.Figure
+func named(ctx context.Context, server *engine.Profile, runs []sglang.Published) ([]calibrate.Figure, error) {
+	var figures []calibrate.Figure
 	for _, p := range runs {
 		row, err := sglang.Compute(ctx, &p, server)
 		if err != nil {
 			return nil, err
 		}
 		for _, key := range sglang.Judged(p.Figures) {
-			figures = append(figures, fit.Figure{Name: p.Setting + " " + key, Got: row.Metrics[key], Want: p.Figures[key]})
+			figures = append(figures, calibrate.Figure{Name: p.Setting + " " + key, Got: row.Metrics[key], Want: p.Figures[key]})
 		}
 	}
 	return figures, nil

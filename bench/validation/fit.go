@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"kvferry/bench/fit"
+	"kvferry/bench/calibrate"
 	"kvferry/bench/page"
 	"kvferry/bench/sglang"
 	"kvferry/engine"
@@ -49,7 +49,7 @@ func (c *crossFit) start() (*engine.Profile, error) {
 		return nil, err
 	}
 	p.Name, p.GPU, p.Engine = c.profile(), server.GPU, server.Engine // the flags that the record has
-	return fit.With(p, map[string]float64{"costs.request_ms": 5, "costs.front_end_in_ms": 1, "costs.front_end_out_ms": 0.02, "costs.cold_ms": 500})
+	return calibrate.WithFields(p, map[string]float64{"costs.request_ms": 5, "costs.front_end_in_ms": 1, "costs.front_end_out_ms": 0.02, "costs.cold_ms": 500})
 }
 
 // A search is a fit that can be made again.
@@ -57,7 +57,7 @@ type search struct {
 	file       string // of its profile, less .json
 	start      func() (*engine.Profile, error)
 	runs       []sglang.Published // that it fits to
-	parameters []fit.Parameter
+	parameters []calibrate.Parameter
 }
 
 // searches are those of the profiles of this package, and of the shipped one that was searched.
@@ -71,7 +71,7 @@ func searches() []search {
 }
 
 // searched are the fields of a cross fit. Those that tensor parallelism divides are of eight GPUs in one.
-var searched = []fit.Parameter{
+var searched = []calibrate.Parameter{
 	{Field: "costs.request_ms", Low: 0.2, High: 30},
 	{Field: "costs.front_end_in_ms", Low: 0.1, High: 6},
 	{Field: "costs.front_end_out_ms", Low: 0.002, High: 0.1},
@@ -83,7 +83,7 @@ var searched = []fit.Parameter{
 }
 
 // searchedSmall are those of Qwen2.5-0.5B.
-var searchedSmall = []fit.Parameter{
+var searchedSmall = []calibrate.Parameter{
 	{Field: "costs.request_ms", Low: 0.2, High: 30},
 	{Field: "costs.front_end_in_ms", Low: 0.1, High: 6},
 	{Field: "costs.front_end_out_ms", Low: 0.002, High: 0.2},
@@ -96,14 +96,14 @@ var searchedSmall = []fit.Parameter{
 }
 
 // run makes the fit, in so many evaluations of the runs at most.
-func (s *search) run(ctx context.Context, evaluations int) (*fit.Result, error) {
+func (s *search) run(ctx context.Context, evaluations int) (*calibrate.SearchResult, error) {
 	start, err := s.start()
 	if err != nil {
 		return nil, err
 	}
-	return fit.Search{
+	return calibrate.Search{
 		Profile: start, Parameters: s.parameters, Evaluations: evaluations, Seed: 1,
-		Figures: func(ctx context.Context, p *engine.Profile) (figures []fit.Figure, err error) {
+		Figures: func(ctx context.Context, p *engine.Profile) (figures []calibrate.Figure, err error) {
 			for i := range s.runs {
 				of, err := judged(ctx, &s.runs[i], p)
 				if err != nil {
@@ -132,7 +132,7 @@ func fitAll(ctx context.Context, dir string, evaluations int, to io.Writer) erro
 		if err := page.WriteFiles(dir, page.File{Name: file, Write: func(w io.Writer) error { return page.WriteJSON(w, p) }}); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(to, "%s: %v\n", filepath.Join(dir, file), fit.ErrorsOf(r.Figures)); err != nil {
+		if _, err := fmt.Fprintf(to, "%s: %v\n", filepath.Join(dir, file), calibrate.ErrorsOf(r.Figures)); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"kvferry/bench/bar"
 	"kvferry/bench/contention"
-	"kvferry/bench/machine"
+	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/internal/config"
@@ -60,7 +60,7 @@ type Results struct {
 	Contention *contention.Result `json:"contention"` // nil if ctx was done before
 	Command    []string           `json:"command"`
 	Started    time.Time          `json:"started"`
-	Machine    machine.Machine    `json:"machine"`
+	Machine    observe.Machine    `json:"machine"`
 
 	records []Record // of all sets
 }
@@ -79,7 +79,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if err := page.CheckNew(cfg.Out); err != nil {
 		return nil, &config.Fault{Field: "Out", Err: err}
 	}
-	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe()}
+	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: observe.Describe()}
 	err := r.compute(ctx, cfg)
 	if len(r.Sets) == 0 {
 		return nil, err

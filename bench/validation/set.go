@@ -7,8 +7,8 @@ import (
 	"math"
 	"strings"
 
+	"kvferry/bench/calibrate"
 	"kvferry/bench/figure"
-	"kvferry/bench/fit"
 	"kvferry/engine"
 )
 
@@ -64,7 +64,7 @@ type check struct {
 	sample  Sample
 	limit   Limit
 	// figures computes them with the profile.
-	figures func(context.Context, *engine.Profile) ([]fit.Figure, error)
+	figures func(context.Context, *engine.Profile) ([]calibrate.Figure, error)
 }
 
 // A Set is figures of a published table beside the same computed with one profile. Errors are
@@ -105,7 +105,7 @@ func (c *check) compute(ctx context.Context) (*Set, []Record, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s, %s: %w", c.table, c.profile, err)
 	}
-	e := fit.ErrorsOf(figures)
+	e := calibrate.ErrorsOf(figures)
 	s := &Set{
 		Source: c.source, Table: c.table, Profile: c.profile, Sample: c.sample, Figures: e.Count, Median: figure.Round(e.Median, 4), P90: figure.Round(e.P90, 4), Limit: c.limit,
 	}

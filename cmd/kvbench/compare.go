@@ -3,13 +3,13 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"kvferry/bench/compare"
+	"kvferry/bench/result"
 	"kvferry/command"
 	"kvferry/internal/config"
 )
 
 func compareCommand() *cobra.Command {
-	var cfg compare.Config
+	var cfg result.CompareConfig
 	cmd := &cobra.Command{
 		Use:   "compare RESULT RESULT...",
 		Short: "Results side by side, also of vLLM's and SGLang's clients",
@@ -39,7 +39,7 @@ bad flags, or a RESULT that is none.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Paths, cfg.Stdout = args, cmd.OutOrStdout()
-			return config.Named(compare.Run(cfg), map[string]string{
+			return config.Named(result.Compare(cfg), map[string]string{
 				"Paths": "RESULT", "Out": "--out", "Confidence": "--confidence", "Draws": "--draws",
 			})
 		},

@@ -19,9 +19,9 @@ import (
 	"testing"
 
 	"kvferry/bench"
-	"kvferry/bench/machine"
 	"kvferry/bench/matrix"
 	"kvferry/bench/nics"
+	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/bench/simulation"
 	"kvferry/cluster"
@@ -82,7 +82,7 @@ func TestEmbeddedCluster(t *testing.T) {
 				Checked int `json:"kv_blocks_checked"`
 				Bad     int `json:"kv_blocks_bad"`
 			}
-			Disturbance *machine.Disturbance
+			Disturbance *observe.Disturbance
 		}
 	}
 	if err := json.Unmarshal(text, &summary); err != nil {

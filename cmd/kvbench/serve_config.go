@@ -17,11 +17,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/client"
-	"kvferry/bench/ratesearch"
+	"kvferry/bench/observe"
 	"kvferry/bench/report"
-	"kvferry/bench/scrape"
 	"kvferry/bench/serve"
-	"kvferry/bench/steady"
 	"kvferry/command"
 	"kvferry/internal/config"
 	"kvferry/internal/otlp"
@@ -326,7 +324,7 @@ func (f *serverFlags) pages(asked bool, bad *config.Faults) (pages []string) {
 		if u.Path == "" || u.Path == "/" {
 			u.Path = "/metrics"
 		}
-		if slices.ContainsFunc(pages, func(of string) bool { return scrape.SamePage(of, u.String()) }) {
+		if slices.ContainsFunc(pages, func(of string) bool { return observe.SamePage(of, u.String()) }) {
 			bad.Add("--metrics-url", text, "it is given twice, and its counts would be added up")
 		}
 		pages = append(pages, u.String())
@@ -345,7 +343,7 @@ func (f *resultFlags) config(cfg *serve.Config, bad *config.Faults) {
 	bad.Check("--metric-percentiles", err)
 	s.Metadata = command.ParseAll(bad, "--metadata", f.metadata, report.ParseMetadata)
 	s.ResultLabel, s.Tag = f.label, f.tag
-	cfg.Steady = steady.Config{Method: steady.Method(f.steady), Ratio: f.ratio}
+	cfg.Steady = serve.SteadyConfig{Method: serve.SteadyMethod(f.steady), Ratio: f.ratio}
 	if f.save || f.appendTo || f.detailed || f.file != "" {
 		cfg.Results = append(cfg.Results, serve.Result{Layout: serve.LayoutVLLM, Dir: f.dir, Name: f.file, Append: f.appendTo, Detailed: f.detailed})
 	}
@@ -358,10 +356,10 @@ func (f *searchFlags) config(cfg *serve.Config, bad *config.Faults) {
 	if f.what == "" {
 		return
 	}
-	s := ratesearch.Config{Quantity: ratesearch.Quantity(f.what), Attainment: f.attainment, Precision: f.precision, Max: f.most}
-	if r := cfg.Load.Rate; s.Quantity == ratesearch.Rate && !math.IsInf(r, 1) {
+	s := serve.RateConfig{Quantity: serve.RateQuantity(f.what), Attainment: f.attainment, Precision: f.precision, Max: f.most}
+	if r := cfg.Load.Rate; s.Quantity == serve.Rate && !math.IsInf(r, 1) {
 		s.Start = r
-	} else if s.Quantity == ratesearch.Concurrency && cfg.Load.InFlight > 0 {
+	} else if s.Quantity == serve.Concurrency && cfg.Load.InFlight > 0 {
 		s.Start = float64(cfg.Load.InFlight)
 	}
 	cfg.Search = &s

@@ -7,8 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/client"
-	"kvferry/bench/ratesearch"
-	"kvferry/bench/steady"
+	"kvferry/bench/serve"
 	"kvferry/command"
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -143,7 +142,7 @@ func (f *serveFlags) groups() []command.Group {
 
 func (f *searchFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.what, "find-rate", "", "search the highest rate, or concurrency, at which --goodput is kept")
-	fs.Lookup("find-rate").NoOptDefVal = string(ratesearch.Rate)
+	fs.Lookup("find-rate").NoOptDefVal = string(serve.Rate)
 	fs.Float64Var(&f.precision, "find-rate-precision", 0.05, "how near the answer is to be, as a share of it")
 	fs.Float64Var(&f.most, "max-rate", 0, "the highest rate, or concurrency, that is tried (default: as far as the client keeps up)")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must keep --goodput")
@@ -164,7 +163,7 @@ func (f *resultFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.output, "output-file", "", "add a line to this file as SGLang's client does, too")
 	fs.BoolVar(&f.outputDetails, "output-details", false, "put what each request had into it")
 	fs.StringVar(&f.tag, "tag", "", "of the run, in SGLang's file")
-	fs.StringVar(&f.steady, "steady-state", string(steady.MSER), "how the steady part of a run is found: mser or concurrency")
+	fs.StringVar(&f.steady, "steady-state", string(serve.MSER), "how the steady part of a run is found: mser or concurrency")
 	fs.Float64Var(&f.ratio, "steady-state-concurrency-ratio", 0.8, "with concurrency: where no fewer than this share of the peak are in flight")
 	command.Positive(fs, "steady-state-concurrency-ratio")
 }

@@ -7,9 +7,8 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/engines"
 	"kvferry/bench/rail"
-	"kvferry/bench/ratesearch"
+	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
-	"kvferry/bench/steady"
 	"kvferry/daemon"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
@@ -37,10 +36,10 @@ func values(command string) map[string][]string {
 		all["clock"] = []string{"real", "virtual", "both"}
 		all["compat"] = []string{load.CompatVLLM, load.CompatSGLang, compatNone}
 		all["backend"] = client.BackendNames()
-		for _, q := range ratesearch.Quantities {
+		for _, q := range serve.RateQuantities {
 			all["find-rate"] = append(all["find-rate"], string(q))
 		}
-		for _, m := range steady.Methods {
+		for _, m := range serve.SteadyMethods {
 			all["steady-state"] = append(all["steady-state"], string(m))
 		}
 	case "simulate":

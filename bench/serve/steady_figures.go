@@ -1,0 +1,149 @@
+package serve
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
+	"kvferry/bench/page"
+)
+
+// A SteadySpread is of one latency, in milliseconds; percentiles are numpy.percentile's linear
+// kind. It is zero of no values.
+type SteadySpread struct {
+	Values int     `json:"values"`
+	Mean   float64 `json:"mean_ms"`
+	Median float64 `json:"median_ms"`
+	P99    float64 `json:"p99_ms"`
+}
+
+// SteadyFigures are those of a window; the package comment says what counts in which.
+type SteadyFigures struct {
+	SteadyWindow
+	Duration          float64      `json:"duration_s"`
+	Sent              int          `json:"sent_requests"`
+	Completed         int          `json:"completed_requests"`
+	InputTokens       int          `json:"input_tokens"`  // of requests sent in the window
+	OutputTokens      float64      `json:"output_tokens"` // by chunks; not whole where a request's tokens are shared out
+	RequestThroughput float64      `json:"request_throughput"`
+	InputThroughput   float64      `json:"input_token_throughput"`
+	OutputThroughput  float64      `json:"output_token_throughput"`
+	MeanConcurrency   float64      `json:"mean_concurrency"`
+	TTFT              SteadySpread `json:"ttft"`
+	TPOT              SteadySpread `json:"tpot"`
+	ITL               SteadySpread `json:"itl"`
+	E2EL              SteadySpread `json:"e2el"`
+}
+
+// SteadyFigures are the window's of the records that it was found in. In memory it takes 8
+// bytes a token of the window.
+func (w SteadyWindow) Figures(records iter.Seq[*client.Record]) SteadyFigures {
+	f := SteadyFigures{SteadyWindow: w, Duration: w.End - w.Start}
+	var ttft, tpot, itl, e2el []float64
+	for r := range answeredOnly(records) {
+		f.MeanConcurrency += max(0, min(r.Finish, w.End)-max(r.Sent, w.Start))
+		if w.has(r.Finish) {
+			f.Completed++
+		}
+		for i, t := range r.TokenTimes {
+			if !w.has(t) {
+				continue
+			}
+			f.OutputTokens += chunk(r, i)
+			if i > 0 {
+				itl = append(itl, t-r.TokenTimes[i-1])
+			}
+		}
+		if !w.has(r.Sent) {
+			continue
+		}
+		f.Sent++
+		f.InputTokens += r.Input()
+		ttft = append(ttft, r.TTFT())
+		e2el = append(e2el, r.E2EL())
+		if v, ok := r.TPOT(); ok {
+			tpot = append(tpot, v)
+		}
+	}
+	if f.Duration > 0 {
+		f.RequestThroughput = float64(f.Completed) / f.Duration
+		f.InputThroughput = float64(f.InputTokens) / f.Duration
+		f.OutputThroughput = f.OutputTokens / f.Duration
+		f.MeanConcurrency /= f.Duration
+	}
+	f.TTFT, f.TPOT, f.ITL, f.E2EL = spread(ttft), spread(tpot), spread(itl), spread(e2el)
+	return f
+}
+
+// spread is of seconds, which it sorts.
+func spread(seconds []float64) SteadySpread {
+	if len(seconds) == 0 {
+		return SteadySpread{}
+	}
+	slices.Sort(seconds)
+	sum := 0.0
+	for _, v := range seconds {
+		sum += v
+	}
+	ms := func(v float64) float64 { return figure.Round(v*1e3, 4) }
+	return SteadySpread{
+		Values: len(seconds), Mean: ms(sum / float64(len(seconds))),
+		Median: ms(figure.Percentile(seconds, 50)), P99: ms(figure.Percentile(seconds, 99)),
+	}
+}
+
+// WholeWindow is all of a run, from the first Sent to the last Finish, for its figures by the
+// same formulas.
+func WholeWindow(records iter.Seq[*client.Record]) SteadyWindow {
+	w := SteadyWindow{Method: "whole run"}
+	for i, s := range inFlight(records) {
+		if i == 0 {
+			w.Start = s.start
+		}
+		w.End, w.Peak = s.end, max(w.Peak, s.requests)
+	}
+	w.End = math.Nextafter(w.End, math.Inf(1)) // what ends last ends in it
+	return w
+}
+
+// SteadyTable sets the figures of a whole run and of its window side by side.
+func SteadyTable(whole, window SteadyFigures) page.Table {
+	t := page.Table{
+		Title: fmt.Sprintf("Steady state: from %.2f to %.2f s (%s), %.0f %% of the run", window.Start, window.End, window.Method, 100*window.Duration/whole.Duration),
+		Head:  []string{"", "whole run", "steady", "steady / whole"},
+		Left:  1,
+	}
+	row := func(name string, of func(SteadyFigures) float64) {
+		a, b := of(whole), of(window)
+		ratio := ""
+		if a > 0 {
+			ratio = strconv.FormatFloat(b/a, 'f', 3, 64)
+		}
+		t.Rows = append(t.Rows, []string{name, strconv.FormatFloat(a, 'f', 2, 64), strconv.FormatFloat(b, 'f', 2, 64), ratio})
+	}
+	row("Duration (s)", func(f SteadyFigures) float64 { return f.Duration })
+	row("Requests sent", func(f SteadyFigures) float64 { return float64(f.Sent) })
+	row("Requests completed", func(f SteadyFigures) float64 { return float64(f.Completed) })
+	row("Mean requests in flight", func(f SteadyFigures) float64 { return f.MeanConcurrency })
+	row("Request throughput (req/s)", func(f SteadyFigures) float64 { return f.RequestThroughput })
+	row("Input token throughput (tok/s)", func(f SteadyFigures) float64 { return f.InputThroughput })
+	row("Output token throughput (tok/s)", func(f SteadyFigures) float64 { return f.OutputThroughput })
+	for _, s := range []struct {
+		name string
+		of   func(SteadyFigures) SteadySpread
+	}{
+		{"TTFT", func(f SteadyFigures) SteadySpread { return f.TTFT }},
+		{"TPOT", func(f SteadyFigures) SteadySpread { return f.TPOT }},
+		{"ITL", func(f SteadyFigures) SteadySpread { return f.ITL }},
+		{"E2EL", func(f SteadyFigures) SteadySpread { return f.E2EL }},
+	} {
+		row("Mean "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).Mean })
+		row("Median "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).Median })
+		row("P99 "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).P99 })
+	}
+	return t
+}
