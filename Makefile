@@ -78,10 +78,10 @@ lib: ## libkvferry.so and kvferry.h, the transfer engine for C and Python, into 
 # Where the library, the programs and Python's package are made one file, and where that is tried.
 wheel: ## a wheel of Python's package with the library and the programs, into bin/dist/, and checked without Go (1.5 min)
 	$(if $(compiles),,@echo "make $@ needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
-	@set -e; rm -f bin/dist/kvferry-*.whl; wheel=$$(GO="$(GO)" python3 python/backend.py bin/dist); python3 python/check.py "$$wheel"
+	@set -e; rm -f bin/dist/kvferry-*.whl; wheel=$$(GO="$(GO)" python3 bindings/python/backend.py bin/dist); python3 bindings/python/check.py "$$wheel"
 
 nixl: lib ## libplugin_KVFERRY.so, a backend plugin for NIXL 1.5.1, into bin/ (NIXL_PREFIX=NIXL's source: for another)
-	NIXL_PREFIX=$(NIXL_PREFIX) nixl/build bin
+	NIXL_PREFIX=$(NIXL_PREFIX) bindings/nixl/build bin
 	@echo "make nixl: bin/libplugin_KVFERRY.so is there; NIXL finds it by NIXL_PLUGIN_DIR=$(CURDIR)/bin"
 
 # Every mutant of a package is compiled into one test binary, behind a switch: go doc ./mutants in tools.
@@ -96,7 +96,7 @@ test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software Ro
 	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 40m -v -run RoCE ./lab
 
 mismatches: lib ## real vLLM whose P differs from D in one field at a time: D's tokens must be right (10 min, after kvlab vllm setup)
-	@KVFERRY_VLLM=1 KVFERRY_LIBRARY=$(CURDIR)/bin/libkvferry.so PYTHONPATH=python python3 -m unittest discover -v -s python/tests -p test_vllm_mismatch.py
+	@KVFERRY_VLLM=1 KVFERRY_LIBRARY=$(CURDIR)/bin/libkvferry.so PYTHONPATH=bindings/python python3 -m unittest discover -v -s bindings/python/tests -p test_vllm_mismatch.py
 
 # Skipped loudly where packages cannot be installed: go test -v says so and why.
 CLIENTS ?=

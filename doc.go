@@ -61,7 +61,7 @@
 //	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
 //	bench/nullserver/nullservertest      null servers that end with their tests
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
-//	nixl                                 a backend plugin for NIXL over kvferry.h, in C++: tests
+//	bindings/nixl                        a backend plugin for NIXL over kvferry.h, in C++: tests
 //	lab/vllm                             unmodified vLLM for CPU in an environment of its own
 //	bench/bar                            how far a run is, on a terminal
 //	bench/figure                         percentiles, histograms, fairness
@@ -89,7 +89,7 @@
 //	load/records                         files of JSON and CSV, a record at a time
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
-//	foreign                              the transfer engine for other languages: handles, codes, completions
+//	bindings/capi                        the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/account                    what a rail has done: counts
 //	transport/immediate                  which immediate has come before

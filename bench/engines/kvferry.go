@@ -84,7 +84,7 @@ func (f kvferryFolder) isCheckout() bool {
 // module is the folder of the Python package.
 func (f kvferryFolder) module() string {
 	if f.isCheckout() {
-		return filepath.Join(string(f), "python", "kvferry")
+		return filepath.Join(string(f), "bindings", "python", "kvferry")
 	}
 	return filepath.Join(string(f), "kvferry")
 }

@@ -13,8 +13,8 @@ import (
 func checkout(t *testing.T, makefile string) kvferryFolder {
 	t.Helper()
 	f := kvferryFolder(t.TempDir())
-	err := os.MkdirAll(filepath.Join(string(f), "python", "kvferry", "vllm"), 0o700)
-	for name, text := range map[string]string{"go.mod": "module kvferry\n", "Makefile": makefile, "python/kvferry/vllm/__init__.py": ""} {
+	err := os.MkdirAll(filepath.Join(string(f), "bindings", "python", "kvferry", "vllm"), 0o700)
+	for name, text := range map[string]string{"go.mod": "module kvferry\n", "Makefile": makefile, "bindings/python/kvferry/vllm/__init__.py": ""} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(string(f), name), []byte(text), 0o600))
 	}
 	if err != nil {
@@ -32,7 +32,7 @@ func TestFindKVFerry(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(below)
-	if got, err := findKVFerry(""); err != nil || !strings.HasSuffix(string(got), string(f)) || got.module() != filepath.Join(string(got), "python", "kvferry") {
+	if got, err := findKVFerry(""); err != nil || !strings.HasSuffix(string(got), string(f)) || got.module() != filepath.Join(string(got), "bindings", "python", "kvferry") {
 		t.Errorf("%s, %v", got, err)
 	}
 	wheel, err := installed(t.TempDir())

@@ -1,6 +1,6 @@
 //go:build cshared
 
-// Libkvferry is kvferry's transfer engine as a C library: kvferry.h is its interface, package foreign what
+// Libkvferry is kvferry's transfer engine as a C library: kvferry.h is its interface, package capi what
 // is behind it. It is built with -tags cshared -buildmode=c-shared (make lib).
 package main
 
@@ -12,7 +12,7 @@ import (
 	"time"
 	"unsafe"
 
-	"kvferry/foreign"
+	"kvferry/bindings/capi"
 	"kvferry/internal/version"
 	"kvferry/transport"
 )
@@ -20,7 +20,7 @@ import (
 func main() {} // of a library
 
 // table is the engines that C has handles of.
-var table foreign.Table
+var table capi.Table
 
 // ballast has Go's garbage collector run after so many bytes of garbage and not after 4 MB already: a batch of 2,000
 // ranges leaves 0.5 MB, and one that is submitted while the collector runs has to help it for milliseconds. Nothing touches
@@ -31,13 +31,13 @@ func init() { ballast = make([]byte, 32<<20) }
 
 // call runs f for a function of the interface.
 func call(text *C.char, capacity C.size_t, f func() (int, error)) C.int {
-	return C.int(foreign.Call(unsafe.Slice((*byte)(unsafe.Pointer(text)), capacity), f))
+	return C.int(capi.Call(unsafe.Slice((*byte)(unsafe.Pointer(text)), capacity), f))
 }
 
 // with runs f on an engine.
-func with(engine C.kvf_engine, text *C.char, capacity C.size_t, f func(*foreign.Engine) (int, error)) C.int {
+func with(engine C.kvf_engine, text *C.char, capacity C.size_t, f func(*capi.Engine) (int, error)) C.int {
 	return call(text, capacity, func() (int, error) {
-		e, err := table.Engine(foreign.Handle(engine))
+		e, err := table.Engine(capi.Handle(engine))
 		if err != nil {
 			return 0, err
 		}
@@ -46,7 +46,7 @@ func with(engine C.kvf_engine, text *C.char, capacity C.size_t, f func(*foreign.
 }
 
 // given notes a handle for the caller.
-func given[T ~uint64](to *T, h foreign.Handle, err error) (int, error) {
+func given[T ~uint64](to *T, h capi.Handle, err error) (int, error) {
 	if err == nil && to != nil {
 		*to = T(h)
 	}
@@ -57,17 +57,17 @@ func milliseconds(n C.uint32_t) time.Duration { return time.Duration(n) * time.M
 
 //export kvfBuild
 func kvfBuild(text *C.char, capacity C.size_t) {
-	foreign.PutText(unsafe.Slice((*byte)(unsafe.Pointer(text)), capacity), version.String())
+	capi.PutText(unsafe.Slice((*byte)(unsafe.Pointer(text)), capacity), version.String())
 }
 
 //export kvfEngineOpen
 func kvfEngineOpen(options *C.kvf_engine_options, engine *C.kvf_engine, text *C.char, capacity C.size_t) C.int {
 	return call(text, capacity, func() (int, error) {
-		o, err := foreign.Read[C.kvf_engine_options](unsafe.Pointer(options))
+		o, err := capi.Read[C.kvf_engine_options](unsafe.Pointer(options))
 		if err != nil || engine == nil {
 			return 0, missing("engine", engine == nil, err)
 		}
-		h, err := table.Open(foreign.Options{
+		h, err := table.Open(capi.Options{
 			Rails: C.GoString(o.rails), Selection: C.GoString(o.selection), Matrix: C.GoString(o.matrix), Log: C.GoString(o.log),
 			SliceSize: int(o.slice_bytes), Timeout: milliseconds(o.timeout_ms), Name: C.GoString(o.name),
 		})
@@ -85,18 +85,18 @@ func missing(name string, null bool, err error) error {
 
 //export kvfEngineClose
 func kvfEngineClose(engine C.kvf_engine, text *C.char, capacity C.size_t) C.int {
-	return call(text, capacity, func() (int, error) { return 0, table.Close(foreign.Handle(engine)) })
+	return call(text, capacity, func() (int, error) { return 0, table.Close(capi.Handle(engine)) })
 }
 
 //export kvfRegister
 func kvfRegister(engine C.kvf_engine, memory *C.kvf_memory, segment *C.kvf_segment, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		m, err := foreign.Read[C.kvf_memory](unsafe.Pointer(memory))
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		m, err := capi.Read[C.kvf_memory](unsafe.Pointer(memory))
 		if err != nil || segment == nil {
 			return 0, missing("segment", segment == nil, err)
 		}
-		h, err := e.Register(foreign.Memory{
-			Kind: foreign.Kind(m.kind), Address: m.address, Length: uint64(m.length), Flags: uint32(m.flags),
+		h, err := e.Register(capi.Memory{
+			Kind: capi.Kind(m.kind), Address: m.address, Length: uint64(m.length), Flags: uint32(m.flags),
 			Name: C.GoString(m.name), Location: C.GoString(m.location), Descriptor: int(m.descriptor), Offset: uint64(m.offset),
 		})
 		return given(segment, h, err)
@@ -105,13 +105,13 @@ func kvfRegister(engine C.kvf_engine, memory *C.kvf_memory, segment *C.kvf_segme
 
 //export kvfDeregister
 func kvfDeregister(engine C.kvf_engine, segment C.kvf_segment, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) { return 0, e.Deregister(foreign.Handle(segment)) })
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) { return 0, e.Deregister(capi.Handle(segment)) })
 }
 
 //export kvfAdvertise
 func kvfAdvertise(engine C.kvf_engine, segments *C.kvf_segment, count C.size_t, buffer *C.char, space C.size_t, length *C.size_t, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		handles, err := foreign.Slice[foreign.Handle]("segments", unsafe.Pointer(segments), uint64(count))
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		handles, err := capi.Slice[capi.Handle]("segments", unsafe.Pointer(segments), uint64(count))
 		if err = missing("length", length == nil, err); err != nil {
 			return 0, err
 		}
@@ -121,7 +121,7 @@ func kvfAdvertise(engine C.kvf_engine, segments *C.kvf_segment, count C.size_t, 
 		}
 		*length = C.size_t(len(ad))
 		if buffer == nil || uint64(space) < uint64(len(ad)) {
-			return 0, fmt.Errorf("%w: %d bytes, and the advertisement has %d", foreign.ErrSpace, space, len(ad))
+			return 0, fmt.Errorf("%w: %d bytes, and the advertisement has %d", capi.ErrSpace, space, len(ad))
 		}
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(buffer)), len(ad)), ad)
 		return 0, nil
@@ -130,8 +130,8 @@ func kvfAdvertise(engine C.kvf_engine, segments *C.kvf_segment, count C.size_t, 
 
 //export kvfConnect
 func kvfConnect(engine C.kvf_engine, advertisement *C.char, length C.size_t, target *C.kvf_target, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		ad, err := foreign.Slice[byte]("advertisement", unsafe.Pointer(advertisement), uint64(length))
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		ad, err := capi.Slice[byte]("advertisement", unsafe.Pointer(advertisement), uint64(length))
 		if err = missing("target", target == nil, err); err != nil {
 			return 0, err
 		}
@@ -142,25 +142,25 @@ func kvfConnect(engine C.kvf_engine, advertisement *C.char, length C.size_t, tar
 
 //export kvfDisconnect
 func kvfDisconnect(engine C.kvf_engine, target C.kvf_target, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) { return 0, e.Disconnect(foreign.Handle(target)) })
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) { return 0, e.Disconnect(capi.Handle(target)) })
 }
 
 //export kvfSubmit
 func kvfSubmit(engine C.kvf_engine, target C.kvf_target, op C.int, ranges *C.kvf_range, count C.size_t, options *C.kvf_batch_options, batch *C.kvf_batch, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		o, err := foreign.Read[C.kvf_batch_options](unsafe.Pointer(options))
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		o, err := capi.Read[C.kvf_batch_options](unsafe.Pointer(options))
 		if err != nil {
 			return 0, err
 		}
-		all, err := foreign.Slice[foreign.Range]("ranges", unsafe.Pointer(ranges), uint64(count))
+		all, err := capi.Slice[capi.Range]("ranges", unsafe.Pointer(ranges), uint64(count))
 		if err != nil {
 			return 0, err
 		}
-		text, err := foreign.Slice[byte]("message", o.message, uint64(o.message_length))
+		text, err := capi.Slice[byte]("message", o.message, uint64(o.message_length))
 		if err != nil {
 			return 0, err
 		}
-		h, err := e.Submit(foreign.Handle(target), int(op), all, foreign.BatchOptions{
+		h, err := e.Submit(capi.Handle(target), int(op), all, capi.BatchOptions{
 			UserData: uint64(o.user_data), Timeout: milliseconds(o.timeout_ms), Priority: uint32(o.priority), Tag: C.GoString(o.tag), Message: text,
 		})
 		return given(batch, h, err)
@@ -169,19 +169,19 @@ func kvfSubmit(engine C.kvf_engine, target C.kvf_target, op C.int, ranges *C.kvf
 
 //export kvfCancel
 func kvfCancel(engine C.kvf_engine, batch C.kvf_batch, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) { return 0, e.Cancel(foreign.Handle(batch)) })
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) { return 0, e.Cancel(capi.Handle(batch)) })
 }
 
 //export kvfPoll
 func kvfPoll(engine C.kvf_engine, completions *C.kvf_completion, size, most C.size_t, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		if err := foreign.CheckArray(unsafe.Pointer(completions), uint64(size), uint64(most)); err != nil {
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		if err := capi.CheckArray(unsafe.Pointer(completions), uint64(size), uint64(most)); err != nil {
 			return 0, err
 		}
 		ended := e.Poll(int(most))
 		for i := range ended {
-			r := foreign.RecordOf(&ended[i])
-			foreign.Write(unsafe.Pointer(completions), i, int(size), &r)
+			r := capi.RecordOf(&ended[i])
+			capi.Write(unsafe.Pointer(completions), i, int(size), &r)
 		}
 		return len(ended), nil
 	})
@@ -189,11 +189,11 @@ func kvfPoll(engine C.kvf_engine, completions *C.kvf_completion, size, most C.si
 
 //export kvfReceive
 func kvfReceive(engine C.kvf_engine, message *C.kvf_message, size C.size_t, buffer unsafe.Pointer, space C.size_t, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		if err := foreign.CheckArray(unsafe.Pointer(message), uint64(size), 1); err != nil {
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		if err := capi.CheckArray(unsafe.Pointer(message), uint64(size), 1); err != nil {
 			return 0, err
 		}
-		to, err := foreign.Slice[byte]("buffer", buffer, uint64(space))
+		to, err := capi.Slice[byte]("buffer", buffer, uint64(space))
 		if err != nil {
 			return 0, err
 		}
@@ -201,26 +201,26 @@ func kvfReceive(engine C.kvf_engine, message *C.kvf_message, size C.size_t, buff
 		if m == nil {
 			return 0, err
 		}
-		r := foreign.LetterOf(m)
-		foreign.Write(unsafe.Pointer(message), 0, int(size), &r)
+		r := capi.LetterOf(m)
+		capi.Write(unsafe.Pointer(message), 0, int(size), &r)
 		return 1, err
 	})
 }
 
 //export kvfDescriptor
 func kvfDescriptor(engine C.kvf_engine, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) { return e.Descriptor() })
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) { return e.Descriptor() })
 }
 
 //export kvfRails
 func kvfRails(engine C.kvf_engine, rails *C.kvf_rail, size, most C.size_t, text *C.char, capacity C.size_t) C.int {
-	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		if err := foreign.CheckArray(unsafe.Pointer(rails), uint64(size), uint64(most)); err != nil {
+	return with(engine, text, capacity, func(e *capi.Engine) (int, error) {
+		if err := capi.CheckArray(unsafe.Pointer(rails), uint64(size), uint64(most)); err != nil {
 			return 0, err
 		}
 		all := e.Rails()
 		for i := range min(len(all), int(most)) {
-			foreign.Write(unsafe.Pointer(rails), i, int(size), &all[i])
+			capi.Write(unsafe.Pointer(rails), i, int(size), &all[i])
 		}
 		return len(all), nil
 	})

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	_ "kvferry/foreign" // go test runs these tests again when it changes
+	_ "kvferry/bindings/capi" // go test runs these tests again when it changes
 )
 
 // library is a folder with libkvferry.so and kvferry.h, made for the test.
@@ -20,7 +20,7 @@ func library(t *testing.T) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: the library is for Linux")
 	}
-	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../python/*.py", "../../python/*/*.py", "../../examples/gpu/*"} { // go test sees when they change
+	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../bindings/python/*.py", "../../bindings/python/*/*.py", "../../examples/gpu/*"} { // go test sees when they change
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, files, err)
@@ -129,8 +129,8 @@ func TestLibrary(t *testing.T) {
 		if out, err := exec.Command("python3", "-c", "import ctypes, sys; sys.exit(sys.version_info < (3, 9))").CombinedOutput(); err != nil {
 			t.Skipf("SKIPPED: no Python 3.9 or later with ctypes: %v: %s", err, out)
 		}
-		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../python", "PYTHONDONTWRITEBYTECODE=1"}
-		t.Log(run(t, env, "python3", "-W", "error", "-m", "unittest", "discover", "-s", "../../python/tests"))
+		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../bindings/python", "PYTHONDONTWRITEBYTECODE=1"}
+		t.Log(run(t, env, "python3", "-W", "error", "-m", "unittest", "discover", "-s", "../../bindings/python/tests"))
 	})
 	t.Run("example with torch", func(t *testing.T) {
 		cache, err := os.UserCacheDir()
@@ -141,7 +141,7 @@ func TestLibrary(t *testing.T) {
 		if _, err := os.Stat(python); err != nil {
 			t.Skipf("SKIPPED: no torch, which kvlab vllm setup brings: %v", err)
 		}
-		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../python", "PYTHONDONTWRITEBYTECODE=1"}
+		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../bindings/python", "PYTHONDONTWRITEBYTECODE=1"}
 		out := run(t, env, python, "../../examples/gpu/ferry.py", "--device", "cpu", "--mib", "5", "--chunk-mib", "2", "--rounds", "1")
 		if !strings.Contains(out, "the same bytes       4 of 4 times") {
 			t.Error(out)

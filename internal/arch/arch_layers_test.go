@@ -39,7 +39,7 @@ var only = map[string][]string{
 	"engine":       {"kvcache", "internal/..."},
 	"connector":    {"engine", "handoff", "kvcache"}, // a pure machine: it moves nothing itself
 	"transport":    {"fabric", "internal/clock", "internal/config"},
-	"foreign":      {"transport/...", "internal/config"},
+	"bindings":     {"transport/...", "internal/config"},
 	"kvtransfer":   {"kvcache", "transport", "transport/pacing", "internal/..."},
 	"node":         {"connector", "engine", "handoff", "kvcache", "kvtransfer", "proto", "transport/...", "internal/..."},
 	"proxy":        {"attempt", "engine/eos", "handoff", "kvcache", "load", "placement", "proto", "tokenizer", "internal/..."}, // it knows nodes by gRPC

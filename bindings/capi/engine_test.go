@@ -1,4 +1,4 @@
-package foreign_test
+package capi_test
 
 import (
 	"bytes"
@@ -9,14 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kvferry/foreign"
+	"kvferry/bindings/capi"
 	"kvferry/transport"
 )
 
 // open is an engine over TCP on loopback, which is closed with the test.
-func open(t *testing.T) *foreign.Engine {
+func open(t *testing.T) *capi.Engine {
 	t.Helper()
-	e, err := foreign.Open(foreign.Options{Rails: "127.0.0.1:0", Log: "off"})
+	e, err := capi.Open(capi.Options{Rails: "127.0.0.1:0", Log: "off"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func open(t *testing.T) *foreign.Engine {
 }
 
 // memory is n bytes that Go's collector knows nothing of, and their segment.
-func memory(t *testing.T, e *foreign.Engine, name string, n int) ([]byte, foreign.Handle) {
+func memory(t *testing.T, e *capi.Engine, name string, n int) ([]byte, capi.Handle) {
 	t.Helper()
 	mem, release, err := transport.MapMemory(n)
 	if err != nil {
@@ -38,7 +38,7 @@ func memory(t *testing.T, e *foreign.Engine, name string, n int) ([]byte, foreig
 	t.Cleanup(func() { // before the engine is closed, and so after Deregister
 		_ = release()
 	})
-	h, err := e.Register(foreign.Memory{Address: unsafe.Pointer(&mem[0]), Length: uint64(n), Name: name})
+	h, err := e.Register(capi.Memory{Address: unsafe.Pointer(&mem[0]), Length: uint64(n), Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func memory(t *testing.T, e *foreign.Engine, name string, n int) ([]byte, foreig
 }
 
 // connect is a target on one engine: segments of the other.
-func connect(t *testing.T, from, to *foreign.Engine, segments ...foreign.Handle) foreign.Handle {
+func connect(t *testing.T, from, to *capi.Engine, segments ...capi.Handle) capi.Handle {
 	t.Helper()
 	ad, err := to.Advertise(segments)
 	if err != nil {
@@ -61,14 +61,14 @@ func connect(t *testing.T, from, to *foreign.Engine, segments ...foreign.Handle)
 }
 
 // wait returns when the engine's descriptor is readable.
-func wait(t *testing.T, e *foreign.Engine) {
+func wait(t *testing.T, e *capi.Engine) {
 	t.Helper()
 	if !readable(t, e, time.Minute) {
 		t.Fatal("nothing to poll after a minute")
 	}
 }
 
-func readable(t *testing.T, e *foreign.Engine, d time.Duration) bool {
+func readable(t *testing.T, e *capi.Engine, d time.Duration) bool {
 	t.Helper()
 	fd, err := e.Descriptor()
 	if err != nil {
@@ -87,7 +87,7 @@ func readable(t *testing.T, e *foreign.Engine, d time.Duration) bool {
 }
 
 // finish is the completion of the only batch under way.
-func finish(t *testing.T, e *foreign.Engine) foreign.Completion {
+func finish(t *testing.T, e *capi.Engine) capi.Completion {
 	t.Helper()
 	wait(t, e)
 	all := e.Poll(2)
@@ -110,7 +110,7 @@ func TestTransfer(t *testing.T) {
 	for i := range ours {
 		ours[i] = byte(i*7 + i>>8 | 1)
 	}
-	ranges := []foreign.Range{
+	ranges := []capi.Range{
 		{Local: address(ours), Remote: 1000, Length: 100, Count: 50, LocalStride: 300, RemoteStride: 200},
 		{Local: address(ours) + 40000, Remote: 30000, Length: 64, Count: 8, LocalStride: -64, RemoteStride: 128},
 		{Local: address(ours) + 50000, Remote: 50000, Length: 1000, Count: 5, LocalStride: 1000, RemoteStride: 1000},
@@ -125,7 +125,7 @@ func TestTransfer(t *testing.T) {
 			total += copy(wants[r.Segment][to:to+int(r.Length)], ours[from:])
 		}
 	}
-	batch, err := here.Submit(target, foreign.OpWrite, ranges, foreign.BatchOptions{UserData: 42})
+	batch, err := here.Submit(target, capi.OpWrite, ranges, capi.BatchOptions{UserData: 42})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestTransfer(t *testing.T) {
 	}
 	kept := bytes.Clone(ours)
 	clear(ours)
-	if _, err := here.Submit(target, foreign.OpRead, ranges, foreign.BatchOptions{}); err != nil {
+	if _, err := here.Submit(target, capi.OpRead, ranges, capi.BatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if c := finish(t, here); c.Err != nil {
@@ -168,9 +168,9 @@ func TestCompletions(t *testing.T) {
 	if readable(t, here, 0) {
 		t.Error("readable before there is a batch")
 	}
-	under := map[foreign.Handle]uint64{}
+	under := map[capi.Handle]uint64{}
 	for i := range uint64(20) {
-		h, err := here.Submit(target, foreign.OpWrite, []foreign.Range{{Local: address(ours), Length: 64}}, foreign.BatchOptions{UserData: i})
+		h, err := here.Submit(target, capi.OpWrite, []capi.Range{{Local: address(ours), Length: 64}}, capi.BatchOptions{UserData: i})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,40 +201,40 @@ func TestEnds(t *testing.T) {
 	ours, _ := memory(t, here, "local", 1<<12)
 	target := connect(t, here, there, segment)
 	there.Close()
-	write := func(o foreign.BatchOptions) foreign.Handle {
-		h, err := here.Submit(target, foreign.OpWrite, []foreign.Range{{Local: address(ours), Length: 64}}, o)
+	write := func(o capi.BatchOptions) capi.Handle {
+		h, err := here.Submit(target, capi.OpWrite, []capi.Range{{Local: address(ours), Length: 64}}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return h
 	}
-	write(foreign.BatchOptions{Timeout: 20 * time.Millisecond, Tag: "request 7"})
-	if c := finish(t, here); foreign.CodeOf(c.Err) != foreign.CodeDeadline || !strings.Contains(c.Err.Error(), "request 7") {
+	write(capi.BatchOptions{Timeout: 20 * time.Millisecond, Tag: "request 7"})
+	if c := finish(t, here); capi.CodeOf(c.Err) != capi.CodeDeadline || !strings.Contains(c.Err.Error(), "request 7") {
 		t.Errorf("%v", c.Err)
 	}
-	h := write(foreign.BatchOptions{Timeout: time.Hour})
+	h := write(capi.BatchOptions{Timeout: time.Hour})
 	for range 2 { // the second time it may have ended
 		if err := here.Cancel(h); err != nil {
 			t.Error(err)
 		}
 	}
-	if c := finish(t, here); foreign.CodeOf(c.Err) != foreign.CodeCanceled {
+	if c := finish(t, here); capi.CodeOf(c.Err) != capi.CodeCanceled {
 		t.Errorf("%v", c.Err)
 	}
 	if err := here.Cancel(h); err != nil {
 		t.Errorf("a batch that has ended: %v", err)
 	}
-	if err := here.Cancel(h + 1000); foreign.CodeOf(err) != foreign.CodeHandle {
+	if err := here.Cancel(h + 1000); capi.CodeOf(err) != capi.CodeHandle {
 		t.Errorf("a batch that never was: %v", err)
 	}
-	write(foreign.BatchOptions{Timeout: time.Hour})
+	write(capi.BatchOptions{Timeout: time.Hour})
 	here.Close() // returns: that is the test
 }
 
 // TestHandles: what is closed is no more, and a segment's handle is not a target's.
 func TestHandles(t *testing.T) {
-	var table foreign.Table
-	h, err := table.Open(foreign.Options{Rails: "127.0.0.1:0"})
+	var table capi.Table
+	h, err := table.Open(capi.Options{Rails: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,12 +244,12 @@ func TestHandles(t *testing.T) {
 	}
 	mem, segment := memory(t, e, "kv", 1<<12)
 	target := connect(t, e, e, segment)
-	one := []foreign.Range{{Local: address(mem), Length: 1}}
-	submit := func(to foreign.Handle) error {
-		_, err := e.Submit(to, foreign.OpWrite, one, foreign.BatchOptions{})
+	one := []capi.Range{{Local: address(mem), Length: 1}}
+	submit := func(to capi.Handle) error {
+		_, err := e.Submit(to, capi.OpWrite, one, capi.BatchOptions{})
 		return err
 	}
-	_, advertise := e.Advertise([]foreign.Handle{target})
+	_, advertise := e.Advertise([]capi.Handle{target})
 	gone := map[string]error{
 		"a target as a segment": advertise, "a segment as a target": submit(segment), "target 0": submit(0),
 		"an engine that is none": table.Close(segment),
@@ -268,7 +268,7 @@ func TestHandles(t *testing.T) {
 	gone["an engine that is closed"] = table.Close(h)
 	_, gone["an engine to use"] = table.Engine(h)
 	for name, err := range gone {
-		if foreign.CodeOf(err) != foreign.CodeHandle {
+		if capi.CodeOf(err) != capi.CodeHandle {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -283,14 +283,14 @@ func TestPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = release() }()
-	private, err := here.Register(foreign.Memory{Address: unsafe.Pointer(&mem[0]), Length: 1 << 12, Name: "mine", Flags: foreign.FlagPrivate})
+	private, err := here.Register(capi.Memory{Address: unsafe.Pointer(&mem[0]), Length: 1 << 12, Name: "mine", Flags: capi.FlagPrivate})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := here.Advertise([]foreign.Handle{private}); foreign.CodeOf(err) != foreign.CodeInvalid || !strings.Contains(err.Error(), `"mine" is private`) {
+	if _, err := here.Advertise([]capi.Handle{private}); capi.CodeOf(err) != capi.CodeInvalid || !strings.Contains(err.Error(), `"mine" is private`) {
 		t.Errorf("advertised: %v", err)
 	}
-	if _, err := here.Submit(connect(t, here, there, segment), foreign.OpWrite, []foreign.Range{{Local: address(mem), Length: 100}}, foreign.BatchOptions{}); err != nil {
+	if _, err := here.Submit(connect(t, here, there, segment), capi.OpWrite, []capi.Range{{Local: address(mem), Length: 100}}, capi.BatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if c := finish(t, here); c.Err != nil {
@@ -305,7 +305,7 @@ func TestPrivate(t *testing.T) {
 // descriptor is readable until all are taken, completions and messages.
 func TestMessages(t *testing.T) {
 	there := open(t)
-	here, err := foreign.Open(foreign.Options{Rails: "127.0.0.1:0", Log: "off", Name: "prefill-0"})
+	here, err := capi.Open(capi.Options{Rails: "127.0.0.1:0", Log: "off", Name: "prefill-0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,16 +314,16 @@ func TestMessages(t *testing.T) {
 	ours, _ := memory(t, here, "local", 1<<12)
 	target := connect(t, here, there, segment)
 	room := make([]byte, 16)
-	for op, text := range []string{foreign.OpWrite: "written", foreign.OpRead: "read\x00it"} {
+	for op, text := range []string{capi.OpWrite: "written", capi.OpRead: "read\x00it"} {
 		copy(ours, text)
-		if _, err := here.Submit(target, op, []foreign.Range{{Local: address(ours), Length: 64}}, foreign.BatchOptions{Message: []byte(text)}); err != nil {
+		if _, err := here.Submit(target, op, []capi.Range{{Local: address(ours), Length: 64}}, capi.BatchOptions{Message: []byte(text)}); err != nil {
 			t.Fatal(err)
 		}
 		wait(t, there)
-		if op == foreign.OpWrite && !strings.HasPrefix(string(theirs), text) {
+		if op == capi.OpWrite && !strings.HasPrefix(string(theirs), text) {
 			t.Error("the message is there before its batch's bytes")
 		}
-		if m, err := there.Receive(room[:2]); foreign.CodeOf(err) != foreign.CodeSpace || len(m.Bytes) != len(text) {
+		if m, err := there.Receive(room[:2]); capi.CodeOf(err) != capi.CodeSpace || len(m.Bytes) != len(text) {
 			t.Errorf("room for two bytes: %+v, %v", m, err)
 		}
 		if !readable(t, there, 0) {
@@ -348,7 +348,7 @@ func TestFull(t *testing.T) {
 	_, segment := memory(t, there, "kv", 1<<12)
 	target := connect(t, here, there, segment)
 	submit := func() error {
-		_, err := here.Submit(target, foreign.OpWrite, nil, foreign.BatchOptions{})
+		_, err := here.Submit(target, capi.OpWrite, nil, capi.BatchOptions{})
 		return err
 	}
 	const most = 1 << 16
@@ -358,7 +358,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := submit(); foreign.CodeOf(err) != foreign.CodeBusy || !strings.Contains(err.Error(), "65536 are under way or wait to be polled") {
+		if err := submit(); capi.CodeOf(err) != capi.CodeBusy || !strings.Contains(err.Error(), "65536 are under way or wait to be polled") {
 			t.Errorf("a batch more: %v", err)
 		}
 	}
@@ -368,7 +368,7 @@ func TestFull(t *testing.T) {
 	if err := submit(); err != nil {
 		t.Errorf("after a poll: %v", err)
 	}
-	if err := submit(); foreign.CodeOf(err) != foreign.CodeBusy {
+	if err := submit(); capi.CodeOf(err) != capi.CodeBusy {
 		t.Errorf("full again: %v", err)
 	}
 	if n := len(here.Poll(2 * most)); n != most {
@@ -390,17 +390,17 @@ func TestFullMessages(t *testing.T) {
 			send := func(n int) (sent, refused int) {
 				for under := 0; sent+refused < n; {
 					for ; under < 16 && sent+refused+under < n; under++ {
-						if _, err := here.Submit(target, foreign.OpWrite, nil, foreign.BatchOptions{Message: make([]byte, c.bytes)}); err != nil {
+						if _, err := here.Submit(target, capi.OpWrite, nil, capi.BatchOptions{Message: make([]byte, c.bytes)}); err != nil {
 							t.Fatal(err)
 						}
 					}
 					wait(t, here)
 					for _, done := range here.Poll(n) {
 						under--
-						switch foreign.CodeOf(done.Err) {
-						case foreign.CodeOK:
+						switch capi.CodeOf(done.Err) {
+						case capi.CodeOK:
 							sent++
-						case foreign.CodeBusy:
+						case capi.CodeBusy:
 							refused++
 						default:
 							t.Fatal(done.Err)

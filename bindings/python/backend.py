@@ -22,7 +22,7 @@ import tempfile
 import time
 import zipfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GO = os.environ.get("GO") or "go"
 
 # A command of cmd/ and its name on a PATH: "proxy" would not be ours alone.
@@ -82,7 +82,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
         if version.startswith("0+"):
             print(f"backend.py: the version is {version}: Go finds no commit of {ROOT}, as in what is no git clone or a linked worktree, or without git", file=sys.stderr)
         tag = f"py3-none-{platform(binaries, architecture)}"
-        files = {f"kvferry/{f.relative_to(ROOT / 'python' / 'kvferry')}": f for f in sorted((ROOT / "python" / "kvferry").rglob("*"))}
+        files = {f"kvferry/{f.relative_to(ROOT / 'bindings' / 'python' / 'kvferry')}": f for f in sorted((ROOT / "bindings" / "python" / "kvferry").rglob("*"))}
         files = {name: f for name, f in files.items() if f.is_file() and "__pycache__" not in f.parts}
         files["kvferry/kvferry.h"] = scratch / "kvferry.h"
         files |= {f"kvferry/{f.name}": f for f in binaries if f.suffix == ".so"}
@@ -118,7 +118,7 @@ def compile_all(to):
     shutil.copy(ROOT / "cmd" / "libkvferry" / "kvferry.h", to)
     if shutil.which(os.environ.get("CXX", "g++")):
         flags = f"-s {os.environ.get('CXXFLAGS', '')}"
-        if subprocess.run([ROOT / "nixl" / "build", to], env=os.environ | {"CXXFLAGS": flags}).returncode:
+        if subprocess.run([ROOT / "bindings" / "nixl" / "build", to], env=os.environ | {"CXXFLAGS": flags}).returncode:
             raise Fault("the plugin for NIXL cannot be built, see above; CXX= leaves it out")
         built.append(to / "libplugin_KVFERRY.so")
     else:

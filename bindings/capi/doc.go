@@ -1,4 +1,4 @@
-// Package foreign is the transfer engine for programs that are not written in Go. It has all of
+// Package capi is the transfer engine for programs that are not written in Go. It has all of
 // the C interface (cmd/libkvferry, kvferry.h) that needs no C, so that it is tested without:
 //
 //	handle       a number in place of a pointer, never used twice, so that a stale one is an error
@@ -24,4 +24,4 @@
 // ranges themselves is Submit's error. A batch that has a handle has exactly one
 // completion, however it ends, unless the engine is closed before it is polled. Who does not take completions and messages
 // is refused more of them.
-package foreign
+package capi

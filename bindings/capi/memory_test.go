@@ -1,4 +1,4 @@
-package foreign_test
+package capi_test
 
 import (
 	"os"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"kvferry/foreign"
+	"kvferry/bindings/capi"
 	"kvferry/transport/transporttest"
 )
 
@@ -18,9 +18,9 @@ func TestMemfd(t *testing.T) {
 	target := connect(t, here, there, segment)
 	f, file := transporttest.Memfd(t, 1<<14)
 	said := [2]byte{1, 2}
-	m := foreign.Memory{
-		Kind: foreign.Memfd, Address: unsafe.Pointer(&said), Length: 10_000, Name: "shared",
-		Descriptor: int(f.Fd()), Offset: 5000, Flags: foreign.FlagPrivate,
+	m := capi.Memory{
+		Kind: capi.Memfd, Address: unsafe.Pointer(&said), Length: 10_000, Name: "shared",
+		Descriptor: int(f.Fd()), Offset: 5000, Flags: capi.FlagPrivate,
 	}
 	for _, deregister := range []bool{true, false} {
 		h, err := here.Register(m)
@@ -28,8 +28,8 @@ func TestMemfd(t *testing.T) {
 			t.Fatal(err)
 		}
 		copy(file[5000+9000:], "the end")
-		ranges := []foreign.Range{{Local: uintptr(m.Address) + 9000, Remote: 7, Length: 7}}
-		if _, err := here.Submit(target, foreign.OpWrite, ranges, foreign.BatchOptions{}); err != nil {
+		ranges := []capi.Range{{Local: uintptr(m.Address) + 9000, Remote: 7, Length: 7}}
+		if _, err := here.Submit(target, capi.OpWrite, ranges, capi.BatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if c := finish(t, here); c.Err != nil || string(theirs[7:14]) != "the end" {
@@ -56,7 +56,7 @@ func TestMemfd(t *testing.T) {
 // BenchmarkRegister registers 1 GiB whose pages are there, and gives it back.
 func BenchmarkRegister(b *testing.B) {
 	const size = 1 << 30
-	e, err := foreign.Open(foreign.Options{Rails: "127.0.0.1:0", Log: "off"})
+	e, err := capi.Open(capi.Options{Rails: "127.0.0.1:0", Log: "off"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -65,10 +65,10 @@ func BenchmarkRegister(b *testing.B) {
 	for at := 0; at < size; at += 4096 {
 		file[at] = 1
 	}
-	for name, kind := range map[string]foreign.Kind{"address": foreign.Host, "memfd": foreign.Memfd} {
+	for name, kind := range map[string]capi.Kind{"address": capi.Host, "memfd": capi.Memfd} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				h, err := e.Register(foreign.Memory{Kind: kind, Address: unsafe.Pointer(&file[0]), Length: size, Descriptor: int(f.Fd())})
+				h, err := e.Register(capi.Memory{Kind: kind, Address: unsafe.Pointer(&file[0]), Length: size, Descriptor: int(f.Fd())})
 				if err == nil {
 					err = e.Deregister(h)
 				}

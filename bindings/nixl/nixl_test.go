@@ -18,7 +18,7 @@ func sources(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: the plugin is for Linux")
 	}
-	for _, pattern := range []string{"build", "plugin/*", "testdata/*", "../cmd/libkvferry/*.go", "../cmd/libkvferry/*.[ch]", "../foreign/*.go"} {
+	for _, pattern := range []string{"build", "plugin/*", "testdata/*", "../../cmd/libkvferry/*.go", "../../cmd/libkvferry/*.[ch]", "../capi/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, files, err)
@@ -41,7 +41,7 @@ func built(t *testing.T, flags string) string {
 	t.Helper()
 	sources(t)
 	dir := t.TempDir()
-	header, err := os.ReadFile("../cmd/libkvferry/kvferry.h")
+	header, err := os.ReadFile("../../cmd/libkvferry/kvferry.h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func built(t *testing.T, flags string) string {
 // buildLibrary waits for cmd/libkvferry's tests if they build the library just now: then all is compiled.
 func buildLibrary(t *testing.T, name string) {
 	t.Helper()
-	lock, err := os.Open("../cmd/libkvferry/kvferry.h")
+	lock, err := os.Open("../../cmd/libkvferry/kvferry.h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,14 +64,14 @@ func buildLibrary(t *testing.T, name string) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	run(t, nil, "go", "build", "-tags", "cshared", "-buildmode=c-shared", "-o", name, "../cmd/libkvferry")
+	run(t, nil, "go", "build", "-tags", "cshared", "-buildmode=c-shared", "-o", name, "../../cmd/libkvferry")
 }
 
 // program compiles one of testdata's, as NIXL's core is: its classes can be seen by what it loads.
 func program(t *testing.T, dir, name, flags string, with ...string) string {
 	t.Helper()
 	out := filepath.Join(dir, name)
-	args := append(strings.Fields("-std=c++20 -g -Wall -Wextra -Werror -pthread -rdynamic "+flags), "-I../cmd/libkvferry", "-o", out, "testdata/"+name+".cpp")
+	args := append(strings.Fields("-std=c++20 -g -Wall -Wextra -Werror -pthread -rdynamic "+flags), "-I../../cmd/libkvferry", "-o", out, "testdata/"+name+".cpp")
 	run(t, nil, "g++", append(args, append(with, "-ldl")...)...)
 	return out
 }

@@ -22,7 +22,7 @@ import unittest.mock
 import kvferry
 from kvferry import library
 
-HEADER = (pathlib.Path(__file__).parents[2] / "cmd" / "libkvferry" / "kvferry.h").read_text()
+HEADER = (pathlib.Path(__file__).parents[3] / "cmd" / "libkvferry" / "kvferry.h").read_text()
 
 
 def open_engine(**options):

@@ -11,7 +11,7 @@ take the place of the tokens. The first line may have options, further arguments
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench" / "engines" / "files"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "bench" / "engines" / "files"))
 
 import driver  # noqa: E402
 

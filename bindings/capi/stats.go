@@ -1,4 +1,4 @@
-package foreign
+package capi
 
 import "kvferry/transport"
 
