@@ -10,8 +10,8 @@
 //	cmd/kvbench                          the bench
 //	cmd/kvlab                            the labs
 //	cmd/libkvferry                       the transfer engine as a C library: kvferry.h
-//	command                              command lines: signals, exit statuses, errors that name flags
-//	command/commandtest                  what a program says of a command line that cannot be run
+//	internal/cli                         command lines: signals, exit statuses, errors that name flags
+//	internal/cli/clitest                 what a program says of a command line that cannot be run
 //	cluster                              a cluster of child processes on this machine
 //	daemon                               the daemons' flags, logs and memory
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
@@ -45,7 +45,6 @@
 //	bench/incast                         many initiators and one target, whose NIC they share
 //	bench/check                          is each rail to another machine fit to serve, and what to do
 //	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
-//	bench/topo                           a machine's topology, printed
 //	bench                                the published table: measured, computed, reported
 //	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check

@@ -18,7 +18,7 @@ import (
 var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "migration-interval", "migration-threshold", "max-connections", "max-queue", "max-queue-time", "max-body"}
 
 // SeveralProxyFlags take several values after one name, as they do in vLLM's server, for
-// command.Spread.
+// cli.Spread.
 var SeveralProxyFlags = []string{"served-model-name", "lora-modules"}
 
 // ProxyFlagNames are the flags that set the fields of a Config.

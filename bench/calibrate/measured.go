@@ -41,7 +41,7 @@ func (m *Measuring) addFlags(fs *pflag.FlagSet) {
 	fs.Uint64Var(&m.Held.Seed, "seed", 1, "of --check: seed of lengths and arrivals")
 }
 
-// ProfileNeeds is which flag those need that have no effect by themselves, for command.Needs.
+// ProfileNeeds is which flag those need that have no effect by themselves, for cli.Needs.
 var ProfileNeeds = map[string]string{
 	"known-itl-context": "known-itl", "known-ttft-tokens": "known-ttft",
 	"rounds": "from", "kv-blocks": "from", "check": "from", "profile": "check",

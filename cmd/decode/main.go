@@ -5,8 +5,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
 	"kvferry/daemon"
+	"kvferry/internal/cli"
 	"kvferry/proto"
 )
 
@@ -16,7 +16,7 @@ func main() {
 }
 
 // program is made anew for each command line: flags keep what they were given.
-func program() command.Program {
+func program() cli.Program {
 	var flags daemon.NodeFlags
 	var logs daemon.LogFlags
 	var nondisagg bool
@@ -45,7 +45,7 @@ address, device or amount of memory that this machine has not.
 
   # on a machine of its own, reachable at 10.0.0.3
   decode --id decode-0 --proxy 10.0.0.1:9000 --grpc 10.0.0.3:9100 --rail 10.0.0.3:9101`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			role := proto.Role_ROLE_DECODE
 			if nondisagg {
@@ -57,8 +57,8 @@ address, device or amount of memory that this machine has not.
 	flags.AddFlags(cmd.Flags(), true)
 	cmd.Flags().BoolVar(&nondisagg, "nondisagg", false, "compute prompts too and serve requests alone")
 	logs.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
-	command.Needs(cmd.Flags(), daemon.TierNeeds)
-	command.Values(cmd, daemon.Values())
-	return command.Program{Root: cmd}
+	cli.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
+	cli.Needs(cmd.Flags(), daemon.TierNeeds)
+	cli.Values(cmd, daemon.Values())
+	return cli.Program{Root: cmd}
 }

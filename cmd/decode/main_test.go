@@ -3,12 +3,12 @@ package main
 import (
 	"testing"
 
-	"kvferry/command/commandtest"
+	"kvferry/internal/cli/clitest"
 )
 
 // TestRefused: what of decode is not prefill's too, and some that is.
 func TestRefused(t *testing.T) {
-	commandtest.Refused(t, program, [][2]string{
+	clitest.Refused(t, program, [][2]string{
 		{"--nondisagg", "--id: none given: give the node a name"},
 		{"--id d --enable-chunked-prefill", "--enable-chunked-prefill: a decode node computes no prompts"},
 		{"--id d --scheduler orca", `--scheduler: "orca": use one of vllm-v0, vllm-v1, sglang`},
@@ -29,13 +29,13 @@ func TestRefused(t *testing.T) {
 
 // TestHelp: whoever runs it is told whom it trusts, and what build it is.
 func TestHelp(t *testing.T) {
-	commandtest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
-	commandtest.Zeros(t, program)
-	commandtest.Tells(t, program, "--version", "decode ", ", go1.")
+	clitest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
+	clitest.Zeros(t, program)
+	clitest.Tells(t, program, "--version", "decode ", ", go1.")
 }
 
 // TestCompletion: a shell is offered names where a flag takes names.
 func TestCompletion(t *testing.T) {
-	commandtest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma", "shm")
-	commandtest.Completes(t, program, "--select=s", "static", "single")
+	clitest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma", "shm")
+	clitest.Completes(t, program, "--select=s", "static", "single")
 }

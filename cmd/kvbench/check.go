@@ -14,7 +14,7 @@ import (
 
 	"kvferry/bench/check"
 	"kvferry/bench/page"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/transport/rails"
 )
@@ -76,7 +76,7 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
   kvbench check --rail rdma/mlx5_0 --segment 16g --location cpu:1 10.0.0.1
   kvbench check --rail tcp/eth0 10.0.0.1 --line-rate 1gbit --min-of-line 0.9
   kvbench check --rail cma                                             # one machine`,
-		Args: command.AtMostOne("HOST"),
+		Args: cli.AtMostOne("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelError}))
 			if f.wait {
@@ -109,7 +109,7 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
 	fs.BoolVar(&f.wait, "listen", false, "be the other end")
 	fs.StringVar(&f.listen, "address", ":"+check.DefaultPort, "with --listen: host:port to listen at")
 	fs.StringVar(&f.matrix, "matrix", "", "with --listen: JSON file with rows that replace those of kvbench topo")
-	command.Positive(fs, "duration", "timeout")
+	cli.Positive(fs, "duration", "timeout")
 	return cmd
 }
 
@@ -122,7 +122,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 		cfg.Peer = args[0]
 	}
 	bad.Check("--out", page.CheckNew(cfg.Out))
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
+	cli.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	if cfg.Probes < 0 {
 		bad.Add("--probes", cfg.Probes, "use 1 or more, or 0 for none")
 	} else if cfg.Probes == 0 {
@@ -135,7 +135,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 		}
 	}
 	refuse(&bad, changed, "it is for --listen: leave it out, or add --listen", "address", "matrix")
-	return cfg, command.Check(bad, cfg.Validate(), checkNames)
+	return cfg, cli.Check(bad, cfg.Validate(), checkNames)
 }
 
 // serve is kvbench check --listen.
@@ -146,8 +146,8 @@ func (f *checkFlags) serve(cmd *cobra.Command, args []string, logger *slog.Logge
 	}
 	refuse(&bad, cmd.Flags().Changed, "the other end says it: leave it out", "duration", "probes", "timeout", "line-rate", "min-of-line", "min-of-best", "min-together", "max-lost", "max-carrier", "max-clock", "out")
 	cfg := check.ListenConfig{Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.matrix, Log: cmd.ErrOrStderr(), Logger: logger}
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
-	if err := command.Check(bad, cfg.Validate(), checkNames); err != nil {
+	cli.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
+	if err := cli.Check(bad, cfg.Validate(), checkNames); err != nil {
 		return err
 	}
 	l, err := check.Listen(cfg)

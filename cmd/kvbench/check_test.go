@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestCheck: two ends, as on two machines; a rail that fails is exit 1, and a folder with results
@@ -39,13 +39,13 @@ func TestCheck(t *testing.T) {
 		t.Errorf("exit %d: %s\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr = kvbench(t.Context(), append(flags, "--line-rate", "100000gbit", "--out", filepath.Join(dir, "b"))...)
-	if code != command.ExitFailed || !strings.Contains(stdout, "of line rate (limit 0.80)") || !strings.Contains(stderr, "not fit to serve: 127.0.0.1:0") {
+	if code != cli.ExitFailed || !strings.Contains(stdout, "of line rate (limit 0.80)") || !strings.Contains(stderr, "not fit to serve: 127.0.0.1:0") {
 		t.Errorf("exit %d: %s\n%s", code, stderr, stdout)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "b", "check.json")); err != nil {
 		t.Error(err)
 	}
-	if code, _, stderr = kvbench(t.Context(), append(flags, "--out", filepath.Join(dir, "b"))...); code != command.ExitUsage || !strings.Contains(stderr, "it has results already (check.json)") {
+	if code, _, stderr = kvbench(t.Context(), append(flags, "--out", filepath.Join(dir, "b"))...); code != cli.ExitUsage || !strings.Contains(stderr, "it has results already (check.json)") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	cancel()

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/simulation"
-	"kvferry/command"
 	"kvferry/daemon"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/placement"
@@ -52,9 +52,9 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory); the nodes call it --num-gpu-blocks-override")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
 	daemon.AddLoRAFlags(fs, &c.MaxLoRAs, &c.MaxCPULoRAs, &c.MergeLoRAs)
-	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "migration-interval", "migration-threshold")
-	command.Needs(fs, daemon.MigrationNeeds, "sweep")
-	command.Needs(fs, daemon.TierNeeds, "sweep")
+	cli.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "migration-interval", "migration-threshold")
+	cli.Needs(fs, daemon.MigrationNeeds, "sweep")
+	cli.Needs(fs, daemon.TierNeeds, "sweep")
 }
 
 // clusterNames are the flags that set the fields of a simulation.Cluster.

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/result"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
@@ -49,6 +49,6 @@ bad flags, or a RESULT that is none.`,
 	fs.Float64Var(&cfg.Confidence, "confidence", 95, "of the intervals, in percent")
 	fs.IntVar(&cfg.Draws, "draws", 2000, "of the requests, by which an interval is found; fewer where there are millions of values")
 	fs.Uint64Var(&cfg.Seed, "seed", 0, "of the draws")
-	command.Positive(fs, "draws")
+	cli.Positive(fs, "draws")
 	return cmd
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/load"
 )
 
@@ -24,7 +24,7 @@ func (f *loadFlags) registerDatasets(fs *pflag.FlagSet) {
 	fs.IntVar(&l.ShareGPT.OutputLen, "sharegpt-output-len", 0, "tokens wanted of each answer (default: as many as the file's has)")
 	fs.IntVar(&l.ShareGPT.ContextLen, "sharegpt-context-len", 0, "leave out what is longer, prompt and answer together (SGLang)")
 	fs.IntVar(&l.Custom.OutputLen, "custom-output-len", 256, "tokens wanted of each answer; -1: as many as the line says")
-	command.Signed(fs, "custom-output-len")
+	cli.Signed(fs, "custom-output-len")
 	fs.BoolVar(&l.Custom.SkipChatTemplate, "skip-chat-template", false, "send prompts as they are in the file")
 	fs.IntVar(&l.Sonnet.InputLen, "sonnet-input-len", 550, "tokens of a prompt, about")
 	fs.IntVar(&l.Sonnet.OutputLen, "sonnet-output-len", 150, "output tokens")

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/rail"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -67,7 +67,7 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 		Example: `  kvbench failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --cut 2s:1 --restore 5s:1
   kvbench failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --faults faults.jsonl --duration 10s
   kvlab nics --help                                      # two hosts, and links to cut`,
-		Args: command.AtMostOne("HOST"),
+		Args: cli.AtMostOne("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := f.config(args)
 			if err != nil {
@@ -98,7 +98,7 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 30*time.Second, "one batch fails after this long: longer than any fault")
 	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
-	command.Positive(fs, "duration", "sample", "batch", "threads", "depth", "timeout")
+	cli.Positive(fs, "duration", "sample", "batch", "threads", "depth", "timeout")
 	return cmd
 }
 
@@ -110,8 +110,8 @@ func (f *failoverFlags) config(args []string) (rail.FailoverConfig, error) {
 	if len(args) > 0 {
 		cfg.Server = args[0]
 	}
-	cfg.Selects = command.ParseAll(&bad, "--select", []string{f.sel}, transport.ParseSelection)
-	cfg.Faults = command.ParseAll(&bad, "--fault", f.faults, rail.ParseAnnotation)
+	cfg.Selects = cli.ParseAll(&bad, "--select", []string{f.sel}, transport.ParseSelection)
+	cfg.Faults = cli.ParseAll(&bad, "--fault", f.faults, rail.ParseAnnotation)
 	for _, short := range []struct{ flag, text, action string }{{"--cut", f.cut, "link-down"}, {"--restore", f.restore, "link-up"}} {
 		if short.text == "" {
 			continue
@@ -123,10 +123,10 @@ func (f *failoverFlags) config(args []string) (rail.FailoverConfig, error) {
 			cfg.Faults = append(cfg.Faults, a)
 		}
 	}
-	cfg.Blocks = command.ParseAll(&bad, "--block", []string{f.block}, config.ParseSize)
+	cfg.Blocks = cli.ParseAll(&bad, "--block", []string{f.block}, config.ParseSize)
 	cfg.Batches, cfg.Threads, cfg.Depths = []int{f.batch}, []int{f.threads}, []int{f.depth}
-	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
+	cli.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
+	cli.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	cfg.Warmup = config.OrNone(f.warmup)
-	return cfg, command.Check(bad, cfg.Validate(), transferNames)
+	return cfg, cli.Check(bad, cfg.Validate(), transferNames)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 func TestFailover(t *testing.T) {
@@ -30,7 +30,7 @@ func TestFailover(t *testing.T) {
 		}
 	}
 	code, _, stderr = kvbench(t.Context(), "failover", "--rail", "127.0.0.1:0", "--out", dir, "127.0.0.1:1")
-	if code != command.ExitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
+	if code != cli.ExitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
 		t.Errorf("no server: exit %d: %s", code, stderr)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"kvferry/bench/incast"
 	"kvferry/bench/nics"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
@@ -39,14 +39,14 @@ Exit status: 0 every figure is within its limit; 1 one is not, or was disturbed,
 could not go on; 2 bad flags; 130 interrupted (the table is of what was measured).`,
 		Example: `  kvbench nics incast --op read --rounds 1
   kvbench nics incast --initiators 64 --rate 1gbit --switch-queue 256k`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			cfg.Rate = linkRate(&bad, rate)
 			held, err := config.ParseSize(queue)
 			bad.Check("--switch-queue", err)
 			cfg.SwitchQueue = int(held)
-			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+			if err := cli.Check(bad, cfg.Validate(), nicsNames); err != nil {
 				return err
 			}
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -64,7 +64,7 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 	fs.DurationVar(&cfg.Warmup, "warmup", 2*time.Second, "before it, for windows to grow")
 	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr")
 	fs.StringVar(&cfg.Out, "out", "", "folder for incast.json (default none)")
-	command.Positive(fs, "initiators", "rounds", "duration", "warmup")
+	cli.Positive(fs, "initiators", "rounds", "duration", "warmup")
 	return cmd
 }
 

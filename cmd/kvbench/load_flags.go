@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/simulation"
-	"kvferry/command"
 	"kvferry/engine"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/load/records"
@@ -71,7 +71,7 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&l.IDPrefix, "request-id-prefix", "", "what request ids begin with, before the request's number (default a name of the run)")
 	f.registerAdapters(fs)
 	f.registerFunctions(fs)
-	command.Positive(fs, "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len", "speed")
+	cli.Positive(fs, "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len", "speed")
 }
 
 func (f *loadFlags) registerAdapters(fs *pflag.FlagSet) {

@@ -17,7 +17,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/rail"
 	"kvferry/cluster"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 func main() {
@@ -30,7 +30,7 @@ func main() {
 
 // program is kvbench; terminal says that its standard error is one, and progress may overwrite
 // its own line.
-func program(terminal bool) command.Program {
+func program(terminal bool) cli.Program {
 	root := &cobra.Command{
 		Use:   "kvbench",
 		Short: "Measure disaggregated LLM serving",
@@ -61,9 +61,9 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		sglangCommand(terminal), validateCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(), profileCommand(terminal),
 	)
 	for _, cmd := range root.Commands() {
-		command.Values(cmd, values(cmd.Name()))
+		cli.Values(cmd, values(cmd.Name()))
 	}
-	return command.Program{Root: root, Args: spread, Kept: func(err error) string {
+	return cli.Program{Root: root, Args: spread, Kept: func(err error) string {
 		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
 			return lost.Error()
 		}

@@ -25,8 +25,8 @@ import (
 	"kvferry/bench/rail"
 	"kvferry/bench/simulation"
 	"kvferry/cluster"
-	"kvferry/command"
 	"kvferry/engine"
+	"kvferry/internal/cli"
 	"kvferry/internal/clock/clocktest"
 	"kvferry/node"
 )
@@ -244,7 +244,7 @@ func TestAnotherSettingExit2(t *testing.T) {
 	t.Cleanup(server.Close)
 	code, _, stderr := kvbench(t.Context(), "mooncake", "--proxy", server.URL, "--settings", "tcp", "--out", t.TempDir())
 	for _, want := range []string{"--settings: tcp is not what serves at " + server.URL, "hand-off layerwise, link tcp on tcp/0", "name layerwise", "--handoff v0", "--help"} {
-		if code != command.ExitUsage || !strings.Contains(stderr, want) {
+		if code != cli.ExitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("exit %d, stderr does not say %q:\n%s", code, want, stderr)
 		}
 	}
@@ -255,7 +255,7 @@ func TestFailedRequestsExit1(t *testing.T) {
 		"--proxy", serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "pool is gone", http.StatusInternalServerError)
 		}))
-	if code != command.ExitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
+	if code != cli.ExitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
 }
@@ -275,7 +275,7 @@ func TestInterruptedExit130(t *testing.T) {
 	})
 	dir := t.TempDir()
 	code, stdout, stderr := kvbench(ctx, "mooncake", "--settings", "nondisagg", "--proxy", url, "--out", dir)
-	if code != command.ExitInterrupted || !strings.Contains(stderr, "interrupted") || !strings.Contains(stdout, "interrupted after") {
+	if code != cli.ExitInterrupted || !strings.Contains(stderr, "interrupted") || !strings.Contains(stdout, "interrupted after") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "results.jsonl")); err != nil || !bytes.Contains(text, []byte(`"error":"given up`)) {
@@ -318,8 +318,8 @@ func TestUsageErrorsExit2(t *testing.T) {
 func refused(t *testing.T, args string, want ...string) {
 	t.Helper()
 	code, stdout, stderr := kvbench(t.Context(), strings.Fields(args)...)
-	if code != command.ExitUsage || stdout != "" {
-		t.Errorf("%s: exit %d, want %d: %s%s", args, code, command.ExitUsage, stdout, stderr)
+	if code != cli.ExitUsage || stdout != "" {
+		t.Errorf("%s: exit %d, want %d: %s%s", args, code, cli.ExitUsage, stdout, stderr)
 	}
 	for _, want := range append(want, "--help") {
 		if !strings.Contains(stderr, want) {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/matrix"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
@@ -64,7 +64,7 @@ Exit status: 0 all pairs are done; 1 a pair failed; 2 FILE or a flag is wrong;
 		Example: `  kvbench matrix examples/matrix/two-handoffs.yaml
   kvbench matrix examples/matrix/deepseek-v3.yaml --dry-run
   kvbench matrix my.yaml --out results --force`,
-		Args: command.AtMostOne("FILE"),
+		Args: cli.AtMostOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				var bad config.Faults

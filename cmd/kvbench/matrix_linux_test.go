@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestMatrixSignals stops kvbench matrix under its second client: server and client end, with
@@ -63,7 +63,7 @@ clients:
 			}
 			resume := "kvbench matrix " + file + " --out " + out
 			if code := cmd.ProcessState.ExitCode(); sig != syscall.SIGKILL &&
-				(code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; 1 of 2 pairs are done and kept; go on with: "+resume)) {
+				(code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; 1 of 2 pairs are done and kept; go on with: "+resume)) {
 				t.Errorf("exit %d: %s", code, stderr)
 			}
 			if err := os.WriteFile(pids+".go", nil, 0o600); err != nil {

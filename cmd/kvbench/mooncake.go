@@ -14,8 +14,8 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/page"
-	"kvferry/command"
 	"kvferry/engine"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/node"
@@ -105,7 +105,7 @@ results could not be written; 2 bad flags, or a server that is another setting;
   kvbench mooncake --rows all --out table                # all 25 published cells and 5 more, 29 minutes
   kvbench mooncake --settings layerwise --num-prompts 20 # a quick look, not comparable
   kvbench mooncake --proxy 10.0.0.5:8000 --settings tcp`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.config(cmd.Flags().Changed)
 			if err != nil {
@@ -147,7 +147,7 @@ func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.retries, "retries-disturbed", 1, "how many times to measure a cell again that the machine disturbed; the least disturbed attempt is reported")
 	fs.DurationVar(&f.timeout, "request-timeout", 2*time.Minute, "give a request up after this long")
 	fs.DurationVar(&f.ready, "ready-timeout", time.Minute, "give a cluster up that does not serve after this long")
-	command.Positive(fs, "num-gpu-blocks-override", "num-prompts", "repeat", "request-timeout", "ready-timeout")
+	cli.Positive(fs, "num-gpu-blocks-override", "num-prompts", "repeat", "request-timeout", "ready-timeout")
 }
 
 // mooncakeNames are the flags that set the fields of a bench.Config, and of the
@@ -169,8 +169,8 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	}
 	f.log.dir = cfg.Out
 	var err error
-	command.Parse(&bad, "--rows", f.rows, &cfg.Workloads, bench.ParseRows)
-	command.Parse(&bad, "--settings", f.settings, &cfg.Settings, bench.ParseSettings)
+	cli.Parse(&bad, "--rows", f.rows, &cfg.Workloads, bench.ParseRows)
+	cli.Parse(&bad, "--settings", f.settings, &cfg.Settings, bench.ParseSettings)
 	bad.Refuse(!slices.Contains([]string{"", "real", "virtual", "both"}, f.clock), "--clock", f.clock, "use real, virtual or both")
 	for _, s := range rails.Check(&fields, f.rails) {
 		if s.Listen != "" && !strings.HasSuffix(s.Listen, ":0") {
@@ -208,7 +208,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	if len(bad) == 0 {
 		fields.Check("", cfg.Validate())
 	}
-	return cfg, command.Check(bad, fields.Err("bench.Config"), mooncakeNames)
+	return cfg, cli.Check(bad, fields.Err("bench.Config"), mooncakeNames)
 }
 
 // virtual sets what is computed in virtual time: nothing, the chosen cells or the whole table,
@@ -265,7 +265,7 @@ func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *eng
 
 var errNativeVirtual = errors.New(`"native": it is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit`)
 
-// virtualNIC is the link of a setting as package sim models it, and its name. Rates are bytes
+// virtualNIC is the link of a setting as package clitestsim models it, and its name. Rates are bytes
 // a second.
 func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
 	config.Default(&link, s.Link)

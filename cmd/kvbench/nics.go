@@ -8,18 +8,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/nics"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/transport/pacing"
 )
 
-// nicsCommand is kvbench nics. All that it does is in package bench/nics, limits too, so that a
+// nicsCommand is kvbench nics. All that it does is in package clitestbench/nics, limits too, so that a
 // test and a person run the same.
 func nicsCommand() *cobra.Command {
 	var cfg nics.Config
 	cmd := &cobra.Command{
 		Use:   "nics",
-		Short: nics.Short, Long: nics.Long, Args: command.NoArgs,
+		Short: nics.Short, Long: nics.Long, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			_, err := nics.Run(cmd.Context(), cfg)
@@ -30,12 +30,12 @@ func nicsCommand() *cobra.Command {
 	fs.IntVar(&cfg.Rounds, "rounds", 3, "of each experiment")
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json and each round's failover report (default none)")
-	command.Positive(fs, "rounds", "duration")
+	cli.Positive(fs, "rounds", "duration")
 	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsHandoffCommand(), nicsIncastCommand(), incastTargetCommand(), incastLoadCommand())
 	return cmd
 }
 
-// nicsNames are the flags that set the fields of the configurations of package nics.
+// nicsNames are the flags that set the fields of the configurations of package clitestnics.
 var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
 	"Cases": "--cases", "Beside": "--beside", "Warmup": "--warmup",
@@ -49,13 +49,13 @@ func nicsMooncakeCommand() *cobra.Command {
 	var rate, counts, settings string
 	cmd := &cobra.Command{
 		Use:   "mooncake",
-		Short: nics.MooncakeShort, Long: nics.MooncakeLong, Example: nics.MooncakeExample, Args: command.NoArgs,
+		Short: nics.MooncakeShort, Long: nics.MooncakeLong, Example: nics.MooncakeExample, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			cfg.Rate = linkRate(&bad, rate)
-			command.Parse(&bad, "--counts", counts, &cfg.Counts, config.ParseCounts)
+			cli.Parse(&bad, "--counts", counts, &cfg.Counts, config.ParseCounts)
 			cfg.Settings, cfg.Out = strings.Split(settings, ","), resultsFolder(cfg.Out)
-			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+			if err := cli.Check(bad, cfg.Validate(), nicsNames); err != nil {
 				return err
 			}
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -70,7 +70,7 @@ func nicsMooncakeCommand() *cobra.Command {
 	fs.StringVar(&cfg.Row, "row", "1024/q2", "workload")
 	fs.IntVar(&cfg.Prompts, "num-prompts", 40, "requests a cell")
 	fs.StringVar(&cfg.Out, "out", "", "folder for each cell's results (default kvbench-out/<time>)")
-	command.Positive(fs, "num-prompts")
+	cli.Positive(fs, "num-prompts")
 	return cmd
 }
 
@@ -90,11 +90,11 @@ func nicsHandoffCommand() *cobra.Command {
 	var rate string
 	cmd := &cobra.Command{
 		Use:   "handoff",
-		Short: nics.HandoffShort, Long: nics.HandoffLong, Example: nics.HandoffExample, Args: command.NoArgs,
+		Short: nics.HandoffShort, Long: nics.HandoffLong, Example: nics.HandoffExample, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			cfg.Rate, cfg.Out = linkRate(&bad, rate), resultsFolder(cfg.Out)
-			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+			if err := cli.Check(bad, cfg.Validate(), nicsNames); err != nil {
 				return err
 			}
 			cfg.Stdout = cmd.OutOrStdout()
@@ -110,7 +110,7 @@ func nicsHandoffCommand() *cobra.Command {
 	fs.IntVar(&cfg.Prompts, "num-prompts", 50, "how many are asked")
 	fs.IntVar(&cfg.InputLen, "input-len", 512, "tokens of a prompt")
 	fs.StringVar(&cfg.Out, "out", "", "folder for the client's results (default kvbench-out/<time>)")
-	command.Positive(fs, "nics", "rtt", "num-prompts", "input-len")
+	cli.Positive(fs, "nics", "rtt", "num-prompts", "input-len")
 	return cmd
 }
 
@@ -119,7 +119,7 @@ func nicsWANCommand() *cobra.Command {
 	var cases string
 	cmd := &cobra.Command{
 		Use:   "wan",
-		Short: nics.WANShort, Long: nics.WANLong, Example: nics.WANExample, Args: command.NoArgs,
+		Short: nics.WANShort, Long: nics.WANLong, Example: nics.WANExample, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			var err error
@@ -128,7 +128,7 @@ func nicsWANCommand() *cobra.Command {
 			}
 			cfg.Cases, err = nics.ParseWANCases(cases)
 			bad.Check("--cases", err)
-			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+			if err := cli.Check(bad, cfg.Validate(), nicsNames); err != nil {
 				return err
 			}
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -144,6 +144,6 @@ func nicsWANCommand() *cobra.Command {
 	fs.StringSliceVar(&cfg.Beside, "beside", []string{"mptcp", "ucx"}, "measure these too, where they are there, or none; no rate may be more than 2 points below the better one")
 	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr&sndbuf=4194304")
 	fs.StringVar(&cfg.Out, "out", "", "folder for wan.json and the failover reports (default none)")
-	command.Positive(fs, "rounds", "duration", "warmup")
+	cli.Positive(fs, "rounds", "duration", "warmup")
 	return cmd
 }

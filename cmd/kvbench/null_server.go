@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/nullserver"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
@@ -31,7 +31,7 @@ of its own CPU (taskset -c 0) it serves ten thousand streams of ten tokens a sec
 		Example: `  kvbench null-server --listen 127.0.0.1:8000 --ttft 50ms --itl 10ms
   kvbench null-server --strict --text-only --key secret --no-health
   taskset -c 0 kvbench null-server --itl 100ms --tokens 200`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serveNull(cmd.Context(), cmd.OutOrStdout(), listen, cfg)
 		},
@@ -49,7 +49,7 @@ of its own CPU (taskset -c 0) it serves ten thousand streams of ten tokens a sec
 	fs.BoolVar(&cfg.NoModels, "no-models", false, "have no /v1/models")
 	fs.BoolVar(&cfg.NoUsage, "no-usage", false, "refuse stream_options, and count no tokens")
 	fs.BoolVar(&cfg.NoStream, "no-stream", false, "answer in one piece, streaming or not")
-	command.Positive(fs, "tokens")
+	cli.Positive(fs, "tokens")
 	return cmd
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"kvferry/bench/nullserver"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestOutHasResults: every command that writes results refuses a folder that has some, of its
@@ -41,7 +41,7 @@ func TestOutHasResults(t *testing.T) {
 	} {
 		code, _, stderr := kvbench(t.Context(), args...)
 		want := `kvbench: --out: "` + first + `": it has results already (results.jsonl): name another folder, or remove them`
-		if code != command.ExitUsage || !strings.Contains(stderr, want) {
+		if code != cli.ExitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%q: exit %d: %s", args, code, stderr)
 		}
 		if after := listed(t, first); after != before {
@@ -76,11 +76,11 @@ func TestOutAfterFailedStart(t *testing.T) {
 		args string
 		code int
 	}{
-		{t.Context(), "--api-key wrong --base-url " + null, command.ExitFailed},
-		{t.Context(), "--api-key k --base-url " + noModel, command.ExitFailed},
-		{t.Context(), "--api-key k --base-url http://127.0.0.1:1 --ready-check-timeout-sec 0", command.ExitFailed},
-		{t.Context(), "--api-key k --flush-cache --base-url " + null, command.ExitFailed},
-		{ctx, "--api-key k --base-url " + starting, command.ExitInterrupted},
+		{t.Context(), "--api-key wrong --base-url " + null, cli.ExitFailed},
+		{t.Context(), "--api-key k --base-url " + noModel, cli.ExitFailed},
+		{t.Context(), "--api-key k --base-url http://127.0.0.1:1 --ready-check-timeout-sec 0", cli.ExitFailed},
+		{t.Context(), "--api-key k --flush-cache --base-url " + null, cli.ExitFailed},
+		{ctx, "--api-key k --base-url " + starting, cli.ExitInterrupted},
 	} {
 		if code, stderr := serve(c.ctx, c.args); code != c.code {
 			t.Errorf("%s: exit %d, want %d: %s", c.args, code, c.code, stderr)

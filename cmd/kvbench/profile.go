@@ -4,15 +4,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/calibrate"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
-// profileCommand is kvbench profile. Its flags and its help are package calibrate's.
+// profileCommand is kvbench profile. Its flags and its help are package clitestcalibrate's.
 func profileCommand(terminal bool) *cobra.Command {
 	var cfg calibrate.ProfileConfig
 	cmd := &cobra.Command{
-		Use: "profile", Short: calibrate.Short, Long: calibrate.ProfileLong, Example: calibrate.Example, Args: command.NoArgs,
+		Use: "profile", Short: calibrate.Short, Long: calibrate.ProfileLong, Example: calibrate.Example, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			if cfg.Measuring.Profile != "" {
@@ -26,7 +26,7 @@ func profileCommand(terminal bool) *cobra.Command {
 		},
 	}
 	cfg.AddFlags(cmd.Flags())
-	command.Needs(cmd.Flags(), calibrate.ProfileNeeds)
-	command.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size", "known-itl", "known-itl-context", "known-ttft", "known-ttft-tokens", "rounds", "num-prompts", "random-input-len", "random-output-len")
+	cli.Needs(cmd.Flags(), calibrate.ProfileNeeds)
+	cli.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size", "known-itl", "known-itl-context", "known-ttft", "known-ttft-tokens", "rounds", "num-prompts", "random-input-len", "random-output-len")
 	return cmd
 }

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"kvferry/command"
-	"kvferry/command/commandtest"
+	"kvferry/internal/cli"
+	"kvferry/internal/cli/clitest"
 )
 
 // TestRefused: command lines of all subcommands that somebody has really typed, or might.
@@ -29,7 +29,7 @@ func TestRefused(t *testing.T) {
 	garbage := file("garbage.json", `{"total_token_throughput": 1, "ttfts": 3}`)
 	matrix := file("matrix.json", `{"cpu:0": "eth0"}`)
 	pairs := file("pairs.yaml", "servers:\n  - {name: a, comand: x}\nclients: []\n")
-	commandtest.Refused(t, func() command.Program { return program(false) }, [][2]string{
+	clitest.Refused(t, func() cli.Program { return program(false) }, [][2]string{
 		{"mooncake --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
 		{"mooncake --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
 		{"mooncake --kv-warm-mib -1", "--kv-warm-mib: -1: use 0 or more"},
@@ -145,6 +145,6 @@ func TestRefused(t *testing.T) {
 
 // TestHelp: what 0 does, and what build it is.
 func TestHelp(t *testing.T) {
-	commandtest.Zeros(t, func() command.Program { return program(false) })
-	commandtest.Tells(t, func() command.Program { return program(false) }, "--version", "kvbench ", ", go1.")
+	clitest.Zeros(t, func() cli.Program { return program(false) })
+	clitest.Tells(t, func() cli.Program { return program(false) }, "--version", "kvbench ", ", go1.")
 }

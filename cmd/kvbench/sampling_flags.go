@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/client"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // samplingFlags are vLLM's: what is not given is not sent, and is as the server has it.
@@ -45,7 +45,7 @@ func (f *samplingFlags) register(fs *pflag.FlagSet) {
 		n := new(numberFlag)
 		(*f)[name] = n
 		fs.Var(n, samplingFlag(name), samplingHelp[name])
-		command.Signed(fs, samplingFlag(name))
+		cli.Signed(fs, samplingFlag(name))
 	}
 }
 

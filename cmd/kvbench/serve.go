@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/serve"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
@@ -49,7 +49,7 @@ interrupted.`,
   kvbench serve --trace mooncake_conversation.jsonl --prefill 2 --decode 2 --duration 60s     # on daemons of its own
   kvbench serve --trace mooncake_conversation.jsonl --prefill 2 --decode 2 --clock virtual    # the same, computed
   kvbench serve --base-url http://127.0.0.1:8000 --find-rate --goodput ttft:500 tpot:50`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.config(cmd.Flags())
 			if err != nil {
@@ -73,6 +73,6 @@ interrupted.`,
 		},
 	}
 	cmd.Flags().SetNormalizeFunc(dashes)
-	command.AddGroups(cmd, f.groups()...)
+	cli.AddGroups(cmd, f.groups()...)
 	return cmd
 }

@@ -20,7 +20,7 @@ import (
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/internal/otlp"
 	"kvferry/load"
@@ -72,7 +72,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 	cfg.Setup.Config = resolved(fs)
 	cfg.Load = f.load.spec
 	f.search.config(&cfg, &bad)
-	return cfg, command.Check(bad, cfg.Validate(), serveNames)
+	return cfg, cli.Check(bad, cfg.Validate(), serveNames)
 }
 
 // defaults are those of the tool whose command line this is.
@@ -341,7 +341,7 @@ func (f *resultFlags) config(cfg *serve.Config, bad *config.Faults) {
 	bad.Check("--percentile-metrics", err)
 	s.Percentiles, err = report.ParsePercentiles(f.percentiles)
 	bad.Check("--metric-percentiles", err)
-	s.Metadata = command.ParseAll(bad, "--metadata", f.metadata, report.ParseMetadata)
+	s.Metadata = cli.ParseAll(bad, "--metadata", f.metadata, report.ParseMetadata)
 	s.ResultLabel, s.Tag = f.label, f.tag
 	cfg.Steady = serve.SteadyConfig{Method: serve.SteadyMethod(f.steady), Ratio: f.ratio}
 	if f.save || f.appendTo || f.detailed || f.file != "" {

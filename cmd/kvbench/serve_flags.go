@@ -8,7 +8,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/serve"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/load"
 )
@@ -73,8 +73,8 @@ func (f *serverFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.metrics, "metrics-url", nil, "metrics of an engine, where --base-url is a gateway: http://10.0.0.5:8000/metrics; may be given several times, and is counted together (default /metrics of the servers that are asked)")
 	fs.BoolVar(&f.flush, "flush-cache", false, "have the server empty its prefix cache after the warm-up, before the load: POST /flush_cache, or vLLM's /reset_prefix_cache")
 	fs.Float64Var(&f.flushWait, "flush-cache-timeout", 60, "seconds that an SGLang server may wait until it has no requests, before it empties its cache")
-	command.Positive(fs, "flush-cache-timeout")
-	command.Needs(fs, map[string]string{"flush-cache-timeout": "flush-cache"})
+	cli.Positive(fs, "flush-cache-timeout")
+	cli.Needs(fs, map[string]string{"flush-cache-timeout": "flush-cache"})
 	fs.IntVar(&f.ready, "ready-check-timeout-sec", 60, "how long the server may take to answer first, and then to answer a request of a few tokens; 0: it must answer at once")
 	fs.DurationVar(&f.client.Timeout, "request-timeout", 6*time.Hour, "give a request up after this long; 0: after 120s")
 }
@@ -106,16 +106,16 @@ type resultFlags struct {
 }
 
 // groups are the flags, in the order in which help lists them.
-func (f *serveFlags) groups() []command.Group {
-	group := func(title string, register ...func(*pflag.FlagSet)) command.Group {
+func (f *serveFlags) groups() []cli.Group {
+	group := func(title string, register ...func(*pflag.FlagSet)) cli.Group {
 		fs := pflag.NewFlagSet(title, pflag.ContinueOnError)
 		fs.SetNormalizeFunc(dashes)
 		for _, add := range register {
 			add(fs)
 		}
-		return command.Group{Title: title, Flags: fs}
+		return cli.Group{Title: title, Flags: fs}
 	}
-	return []command.Group{
+	return []cli.Group{
 		group("Whose defaults, draws and report", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.compat, "compat", load.CompatVLLM, "whose: vllm (vllm bench serve), sglang (sglang.bench_serving), or none: kvferry's own draws, in vLLM's report")
 		}),
@@ -146,7 +146,7 @@ func (f *searchFlags) register(fs *pflag.FlagSet) {
 	fs.Float64Var(&f.precision, "find-rate-precision", 0.05, "how near the answer is to be, as a share of it")
 	fs.Float64Var(&f.most, "max-rate", 0, "the highest rate, or concurrency, that is tried (default: as far as the client keeps up)")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must keep --goodput")
-	command.Positive(fs, "find-rate-precision", "attainment")
+	cli.Positive(fs, "find-rate-precision", "attainment")
 }
 
 func (f *resultFlags) register(fs *pflag.FlagSet) {
@@ -165,7 +165,7 @@ func (f *resultFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tag, "tag", "", "of the run, in SGLang's file")
 	fs.StringVar(&f.steady, "steady-state", string(serve.MSER), "how the steady part of a run is found: mser or concurrency")
 	fs.Float64Var(&f.ratio, "steady-state-concurrency-ratio", 0.8, "with concurrency: where no fewer than this share of the peak are in flight")
-	command.Positive(fs, "steady-state-concurrency-ratio")
+	cli.Positive(fs, "steady-state-concurrency-ratio")
 }
 
 // dashes has --num_prompts be --num-prompts, as argparse has it in vLLM.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"kvferry/bench/client/clienttest"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 const smallLoad = " --dataset-name random --random-input-len 8 --random-output-len 4 --num-prompts 40"
@@ -40,7 +40,7 @@ func TestServeFailedIsFailedEverywhere(t *testing.T) {
 		{"vllm", "", "", "vLLM's client would count 40 successful and 0 failed"},
 		{"sglang", " --backend sglang-oai --num-warmups 0", "", "SGLang's client would count 40 successful and 0 failed"},
 	} {
-		for most, want := range map[string]int{"": command.ExitFailed, " --max-failures 7": command.ExitFailed, " --max-failures 8": 0} {
+		for most, want := range map[string]int{"": cli.ExitFailed, " --max-failures 7": cli.ExitFailed, " --max-failures 8": 0} {
 			name := fmt.Sprintf("%s%s %d", c.compat, c.more, len(c.end))
 			files := t.TempDir()
 			args := "--compat " + c.compat + c.more + most + " --base-url " + breaking(t, c.end) + smallLoad +
@@ -91,7 +91,7 @@ func TestServeABillionTokens(t *testing.T) {
 		"data: {\"choices\":[]," + usage + "data: [DONE]\n\n",
 		"data: {\"choices\":[{\"index\":0,\"text\":\" tok\",\"finish_reason\":\"length\"}]," + usage + "data: [DONE]\n\n",
 	} {
-		_, stdout, stderr := rowsOf(t, command.ExitFailed, strings.Fields("--base-url "+breaking(t, end)+smallLoad)...)
+		_, stdout, stderr := rowsOf(t, cli.ExitFailed, strings.Fields("--base-url "+breaking(t, end)+smallLoad)...)
 		if !strings.Contains(stderr, "8 of 40 requests failed") || !strings.Contains(stdout, "usage: 8 prompt tokens, 1000000000 of the answer") {
 			t.Errorf("%s\n%s", stdout, stderr)
 		}

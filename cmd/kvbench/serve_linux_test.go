@@ -11,7 +11,7 @@ import (
 	"kvferry/bench"
 	"kvferry/bench/nullserver"
 	"kvferry/bench/report"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestServeSignals stops kvbench serve in the middle of a run: what had ended and what was under
@@ -41,7 +41,7 @@ func TestServeSignals(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait() // its status is looked at below
-			if code := cmd.ProcessState.ExitCode(); code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
+			if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
 				t.Errorf("exit %d\n%s", code, stderr.String())
 			}
 			awaitEnd(t, kids)
@@ -76,7 +76,7 @@ func TestServeDiskFull(t *testing.T) {
 		}
 	})
 	code, stdout, stderr := kvbench(t.Context(), "serve", "--base-url", served(t, nullserver.Config{}), "--num-prompts", "80", "--random-input-len", "8", "--random-output-len", "8", "--out", dir)
-	if code != command.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
+	if code != cli.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
 	if !strings.Contains(stdout, "Successful requests:                     80") || strings.Contains(stdout, "results:") {
@@ -97,7 +97,7 @@ func TestPipeReadAgain(t *testing.T) {
 	}
 	for _, args := range []string{"simulate --trace ", "serve --clock virtual --trace "} {
 		code, _, stderr := kvbench(t.Context(), strings.Fields(args+pipe+" --out "+t.TempDir())...)
-		if code != command.ExitUsage || !strings.Contains(stderr, "kvbench: --trace: it is a pipe, which can be read once") {
+		if code != cli.ExitUsage || !strings.Contains(stderr, "kvbench: --trace: it is a pipe, which can be read once") {
 			t.Errorf("%s: exit %d, %s", args, code, stderr)
 		}
 	}

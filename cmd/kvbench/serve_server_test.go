@@ -18,7 +18,7 @@ import (
 	"kvferry/bench/client/clienttest"
 	"kvferry/bench/nullserver"
 	"kvferry/bench/report"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestServeSampling: vLLM's flags of sampling go into every request, none where none is given;
@@ -126,7 +126,7 @@ func TestServeFlush(t *testing.T) {
 	} {
 		at, asked := before(t, served(t, nullserver.Config{}), map[string]http.HandlerFunc{"/flush_cache": answer, "/reset_prefix_cache": http.NotFound})
 		code, _, stderr := kvbench(t.Context(), strings.Fields("serve --num-prompts 3 --flush-cache --base-url "+at+" --out "+t.TempDir())...)
-		if code != command.ExitFailed || !strings.Contains(stderr, name) {
+		if code != cli.ExitFailed || !strings.Contains(stderr, name) {
 			t.Errorf("exit %d, %s; want %q", code, stderr, name)
 		}
 		if n := strings.Count(strings.Join(asked(), " "), "/v1/completions"); n != 1 {

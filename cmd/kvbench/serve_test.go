@@ -15,7 +15,7 @@ import (
 	"kvferry/bench/nullserver/nullservertest"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // served is the URL of a server that knows nothing of kvferry.
@@ -106,7 +106,7 @@ func TestServeStrangers(t *testing.T) {
 }
 
 // TestServePublished: published commands of SGLang's client run as they stand and ask for the tokens
-// that they asked for then. The tests of package load have the totals of all of them.
+// that they asked for then. The tests of package clitestload have the totals of all of them.
 func TestServePublished(t *testing.T) {
 	for _, c := range []struct {
 		args          string
@@ -197,8 +197,8 @@ func TestServeRefuses(t *testing.T) {
 		{"extra", "takes none"},
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"serve", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(c.args)...)...)
-		if code != command.ExitUsage || !strings.Contains(stderr, c.want) {
-			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, command.ExitUsage, c.want, stderr)
+		if code != cli.ExitUsage || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, cli.ExitUsage, c.want, stderr)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func TestServeRefuses(t *testing.T) {
 // named rightly.
 func TestServeFaultOnce(t *testing.T) {
 	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 5 --profile h100 --out "+t.TempDir())...)
-	if code != command.ExitUsage || !strings.Contains(stderr, "--profile: ") || strings.Contains(stderr, "--clock") {
+	if code != cli.ExitUsage || !strings.Contains(stderr, "--profile: ") || strings.Contains(stderr, "--clock") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
@@ -228,7 +228,7 @@ func TestServeAdapters(t *testing.T) {
 	}
 	for flags, want := range map[string]string{"--lora-modules a=x": "--lora-modules: ", "--lora-name a --max-loras 4 --max-cpu-loras 2": "--max-cpu-loras: 2: use max_loras", "--max-loras 0": "--max-loras", "--merge-loras now": `--merge-loras: "now": use never`} {
 		code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 3 "+flags+" --out "+t.TempDir())...)
-		if code != command.ExitUsage || !strings.Contains(stderr, want) {
+		if code != cli.ExitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit %d: %s", flags, code, stderr)
 		}
 	}

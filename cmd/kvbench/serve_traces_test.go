@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"kvferry/bench/nullserver"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/otlp/otlptest"
 )
 
@@ -63,8 +63,8 @@ func TestServeTracesRefused(t *testing.T) {
 		"--clock virtual --otlp-traces-endpoint http://127.0.0.1:4318": "--otlp-traces-endpoint: virtual time has no spans",
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"serve", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(args)...)...)
-		if code != command.ExitUsage || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit %d, want %d and %q:\n%s", args, code, command.ExitUsage, want, stderr)
+		if code != cli.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", args, code, cli.ExitUsage, want, stderr)
 		}
 	}
 }

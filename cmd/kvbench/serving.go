@@ -8,7 +8,7 @@ import (
 
 	"kvferry/bench/serving"
 	"kvferry/cluster"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 func servingCommand() *cobra.Command {
@@ -23,7 +23,7 @@ take. Proxy, node and this client share the machine.
 
 Exit status 1 if a limit is missed.`,
 		Example: "  kvbench serving --repeat 5",
-		Args:    command.NoArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			start := func(profile string) func(context.Context) (serving.MeteredCluster, error) {
 				return func(ctx context.Context) (serving.MeteredCluster, error) {
@@ -41,7 +41,7 @@ Exit status 1 if a limit is missed.`,
 		},
 	}
 	cmd.Flags().IntVar(&repeat, "repeat", 3, "runs of each; the medians count")
-	command.Positive(cmd.Flags(), "repeat")
+	cli.Positive(cmd.Flags(), "repeat")
 	return cmd
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/client"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/load"
 )
 
@@ -162,7 +162,7 @@ func TestSignals(t *testing.T) {
 				}
 				return
 			}
-			if code := cmd.ProcessState.ExitCode(); code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
+			if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
 				t.Errorf("exit %d: %s", code, stderr.String())
 			}
 			var summary bench.Summary
@@ -218,7 +218,7 @@ func TestBadOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "layerwise", "--num-prompts", "4", "--retries-disturbed", "0", "--out", filepath.Join(file, "out"))
-	if code != command.ExitFailed || strings.Count(stderr, "not a directory") != 1 || !strings.Contains(stderr, "1/1 256/q8 layerwise: 4 ok") {
+	if code != cli.ExitFailed || strings.Count(stderr, "not a directory") != 1 || !strings.Contains(stderr, "1/1 256/q8 layerwise: 4 ok") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if !strings.Contains(stdout, "256/q8 TTFT (ms)") {
@@ -241,7 +241,7 @@ func TestDiskFull(t *testing.T) {
 		}
 	})
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "nondisagg", "--proxy", serveHTTP(t, ok), "--num-prompts", "60", "--retries-disturbed", "0", "--out", dir)
-	if code != command.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
+	if code != cli.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
 	if !strings.Contains(stdout, "256/q8 TTFT (ms)") || strings.Contains(stdout, "no space") || strings.Contains(stdout, "results:") {

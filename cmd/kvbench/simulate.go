@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/simulation"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/load"
 )
@@ -56,7 +56,7 @@ line; 130 interrupted (the points that had ended are kept).`,
   kvbench simulate --nondisagg 16 --chunked --trace mooncake_conversation.jsonl
   kvbench simulate --request-rate 16 --sweep nodes=2:6,3:5,4:4,5:3,6:2 --sweep link=10gbit,25gbit,100gbit
   kvbench simulate --sweep rate=1,2,4,8 --sweep handoff=v0,pull,layerwise --link tcp --goodput ttft:1000,tpot:30`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			settleAliases(cmd.Flags())
 			cfg, err := f.config(cmd.Flags().Changed)
@@ -133,7 +133,7 @@ func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Confi
 	base.Cluster, base.Load = f.cluster.nodes, f.load.spec
 	cfg.Sweep.Base = base
 	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {
-		return cfg, command.Check(bad, cfg.Sweep.Validate(), simulateNames)
+		return cfg, cli.Check(bad, cfg.Sweep.Validate(), simulateNames)
 	}
-	return cfg, command.Check(bad, base.Validate(), simulateNames)
+	return cfg, cli.Check(bad, base.Validate(), simulateNames)
 }

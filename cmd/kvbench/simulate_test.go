@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
 	"kvferry/engine"
+	"kvferry/internal/cli"
 )
 
 func TestSimulate(t *testing.T) {
@@ -138,7 +138,7 @@ func TestSimulateUsage(t *testing.T) {
 func TestSimulateInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if code, _, stderr := kvbench(ctx, "simulate", "--num-prompts", "100000", "--out", t.TempDir()); code != command.ExitInterrupted {
+	if code, _, stderr := kvbench(ctx, "simulate", "--num-prompts", "100000", "--out", t.TempDir()); code != cli.ExitInterrupted {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }

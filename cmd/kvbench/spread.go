@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // several are flags of kvbench serve and simulate that take several values after one name in vLLM's and
@@ -19,7 +19,7 @@ var (
 func spread(args []string) []string {
 	switch {
 	case len(args) > 0 && args[0] == "simulate":
-		return command.Spread(args, several, nil)
+		return cli.Spread(args, several, nil)
 	case len(args) == 0 || args[0] != "serve":
 		return args
 	}
@@ -33,5 +33,5 @@ func spread(args []string) []string {
 			args[i] = "--profile="
 		}
 	}
-	return command.Spread(args, several, optional)
+	return cli.Spread(args, several, optional)
 }

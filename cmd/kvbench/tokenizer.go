@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
 	"kvferry/engine"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/tokenizer"
 )
@@ -33,7 +33,7 @@ it.`,
 		Example: `  kvbench tokenizer --out kvferry-tokenizer
   vllm bench serve --tokenizer kvferry-tokenizer --base-url http://127.0.0.1:8000 ...
   kvbench tokenizer --tokenizer Qwen/Qwen3-8B --out qwen3     # out of the Hugging Face cache`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			if out == "" {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"kvferry/bench/nullserver"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestForeign: flags of the tools that mean something in another way here do it, and wrong values are refused.
@@ -49,8 +49,8 @@ func TestForeign(t *testing.T) {
 		{"--clock virtual --dataset-name azure --dataset-path " + empty, `--dataset-path: "` + empty + `": it has no requests`},
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"serve", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(c.args)...)...)
-		if code != command.ExitUsage || !strings.Contains(stderr, c.want) {
-			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, command.ExitUsage, c.want, stderr)
+		if code != cli.ExitUsage || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, cli.ExitUsage, c.want, stderr)
 		}
 	}
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"kvferry/bench/simulation"
 	"kvferry/bench/validation"
 	"kvferry/cluster"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
@@ -28,7 +28,7 @@ type tool struct {
 
 func (t tool) command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: t.use, Short: t.short, Long: t.long, Example: t.example, Args: command.NoArgs,
+		Use: t.use, Short: t.short, Long: t.long, Example: t.example, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return config.Named(t.run(cmd), t.names) },
 	}
 	t.flags(cmd.Flags())
@@ -42,7 +42,7 @@ func enginesCommand(terminal bool) *cobra.Command {
 		return engines.Run(cmd.Context(), cfg)
 	}}.command()
 	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
-	command.Positive(cmd.Flags(), "prompts", "rounds", "start-timeout", "timeout")
+	cli.Positive(cmd.Flags(), "prompts", "rounds", "start-timeout", "timeout")
 	return cmd
 }
 

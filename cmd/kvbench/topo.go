@@ -9,8 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/bench/topo"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/transport/topology"
 )
@@ -42,7 +41,7 @@ loopback.
 
 --root is another machine: a folder with its sys in it, or a capture. --capture
 writes one, as .tar.gz or, if its name ends in .txt, as text. It contains
-` + topo.Wrap(topology.Contents, 80) + `.
+` + wrapText(topology.Contents, 80) + `.
 
 Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, or a
 --root that cannot be read.`,
@@ -51,7 +50,7 @@ Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, o
   kvbench topo --matrix matrix.json
   kvbench topo --capture server.tar.gz      # send this
   kvbench topo --root server.tar.gz         # and somebody else sees your machine`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.validate(cmd.Flags().Changed); err != nil {
 				return err
@@ -67,7 +66,7 @@ Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, o
 			if err != nil {
 				return err
 			}
-			return topo.Print(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.format, m, matrix, warnings)
+			return printTopology(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.format, m, matrix, warnings)
 		},
 	}
 	fs := cmd.Flags()
@@ -90,8 +89,8 @@ func (f *topoFlags) validate(changed func(flag string) bool) error {
 	if changed("capture") {
 		refuse(&bad, changed, "it has no effect on a capture, which is the machine as it is: leave it out", "matrix", "include", "exclude", "names", "format")
 	}
-	command.Parse(&bad, "--matrix", f.matrix, &f.options.Override, topology.ReadMatrix)
-	return command.Check(bad, f.options.Validate(), map[string]string{"Include": "--include", "Exclude": "--exclude", "Names": "--names"})
+	cli.Parse(&bad, "--matrix", f.matrix, &f.options.Override, topology.ReadMatrix)
+	return cli.Check(bad, f.options.Validate(), map[string]string{"Include": "--include", "Exclude": "--exclude", "Names": "--names"})
 }
 
 // unread is err, why the machine cannot be read: a matter of the command line unless it is
@@ -127,6 +126,6 @@ func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 		return &config.Fault{Field: "--capture", Err: err}
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %.1f KB. It contains\n%s.\nSee for yourself: %s; kvbench topo --root %s shows what it says.\n",
-		f.capture, float64(b.Len())/1e3, topo.Wrap(topology.Contents, 80), look, f.capture)
+		f.capture, float64(b.Len())/1e3, wrapText(topology.Contents, 80), look, f.capture)
 	return nil
 }

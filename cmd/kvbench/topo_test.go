@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/transport/topology"
 )
 
@@ -114,14 +114,14 @@ func TestTopologyUsage(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"--format yaml --names some --include eth[", command.ExitUsage, []string{"--format", "--names", `--include: "eth[": write a name`}},
-		{"--matrix " + broken, command.ExitUsage, []string{"--matrix", broken, `location "cpu:0"`}},
-		{"--matrix nowhere.json", command.ExitUsage, []string{"--matrix", "nowhere.json"}},
-		{"--capture x.tar.gz --format json --exclude eth0", command.ExitUsage, []string{"--format", "--exclude", "leave it out"}},
-		{"--root nowhere", command.ExitUsage, []string{`--root: "nowhere": there is no such file`, "folder that has sys in it"}},
-		{"--root /sys", command.ExitUsage, []string{"not sys itself"}},
-		{"--root " + captured("laptop") + " --capture /nowhere/x", command.ExitUsage, []string{`--capture: "/nowhere/x": there is no such file`}},
-		{"eth0", command.ExitUsage, []string{"eth0"}},
+		{"--format yaml --names some --include eth[", cli.ExitUsage, []string{"--format", "--names", `--include: "eth[": write a name`}},
+		{"--matrix " + broken, cli.ExitUsage, []string{"--matrix", broken, `location "cpu:0"`}},
+		{"--matrix nowhere.json", cli.ExitUsage, []string{"--matrix", "nowhere.json"}},
+		{"--capture x.tar.gz --format json --exclude eth0", cli.ExitUsage, []string{"--format", "--exclude", "leave it out"}},
+		{"--root nowhere", cli.ExitUsage, []string{`--root: "nowhere": there is no such file`, "folder that has sys in it"}},
+		{"--root /sys", cli.ExitUsage, []string{"not sys itself"}},
+		{"--root " + captured("laptop") + " --capture /nowhere/x", cli.ExitUsage, []string{`--capture: "/nowhere/x": there is no such file`}},
+		{"eth0", cli.ExitUsage, []string{"eth0"}},
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"topo"}, strings.Fields(c.args)...)...)
 		if code != c.code {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/rail"
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/transport"
 	"kvferry/transport/pacing"
@@ -106,7 +106,7 @@ exits 0.`,
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --limit 200gbit
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --rails 1,2 --select affinity,static
   kvbench transfer --rail mem --threads 1:8`,
-		Args: command.AtMostOne("HOST"),
+		Args: cli.AtMostOne("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.server {
 				return f.serve(cmd, args)
@@ -158,7 +158,7 @@ func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.server, "server", false, "be the target")
 	fs.StringVar(&f.listen, "listen", ":"+rail.DefaultPort, "with --server: host:port of the control connection")
 	fs.BoolVar(&f.once, "once", false, "with --server: end after one client")
-	command.Positive(fs, "duration", "iters", "timeout", "kv-block-tokens")
+	cli.Positive(fs, "duration", "iters", "timeout", "kv-block-tokens")
 }
 
 // transferNames are the flags that set the fields of a Config, a FailoverConfig and a
@@ -179,11 +179,11 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (r
 	if len(args) > 0 {
 		cfg.Server = args[0]
 	}
-	command.Parse(&bad, "--rails", f.counts, &cfg.Counts, config.ParseCounts)
-	command.Parse(&bad, "--select", f.selects, &cfg.Selects, parseSelections)
+	cli.Parse(&bad, "--rails", f.counts, &cfg.Counts, config.ParseCounts)
+	cli.Parse(&bad, "--select", f.selects, &cfg.Selects, parseSelections)
 	cfg.Ops = map[string][]transport.Op{"write": {transport.Write}, "read": {transport.Read}, "both": {transport.Write, transport.Read}}[f.op]
 	bad.Refuse(cfg.Ops == nil, "--op", f.op, "use write, read or both")
-	command.Parse(&bad, "--block", f.block, &cfg.Blocks, config.ParseSizes)
+	cli.Parse(&bad, "--block", f.block, &cfg.Blocks, config.ParseSizes)
 	f.latencies(&cfg, &bad)
 	if f.latency {
 		refuse(&bad, changed, "--latency has one batch under way: leave one out", "depth")
@@ -192,12 +192,12 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (r
 			f.batch = "1"
 		}
 	}
-	command.Parse(&bad, "--batch", f.batch, &cfg.Batches, config.ParseCounts)
-	command.Parse(&bad, "--threads", f.threads, &cfg.Threads, config.ParseCounts)
-	command.Parse(&bad, "--depth", f.depth, &cfg.Depths, config.ParseCounts)
-	command.Parse(&bad, "--peers", f.peers, &cfg.Peers, config.ParseCounts)
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
-	command.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
+	cli.Parse(&bad, "--batch", f.batch, &cfg.Batches, config.ParseCounts)
+	cli.Parse(&bad, "--threads", f.threads, &cfg.Threads, config.ParseCounts)
+	cli.Parse(&bad, "--depth", f.depth, &cfg.Depths, config.ParseCounts)
+	cli.Parse(&bad, "--peers", f.peers, &cfg.Peers, config.ParseCounts)
+	cli.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
+	cli.Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
 	f.limits(&cfg, &bad)
 	cfg.Warmup = config.OrNone(f.warmup)
 	if changed("duration") {
@@ -212,7 +212,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (r
 		bad.Add("--format", f.format, "use text, json or csv, or --perftest")
 	}
 	refuse(&bad, changed, "it is for --server: leave it out, or add --server", "listen", "once")
-	return cfg, command.Check(bad, cfg.Validate(), transferNames)
+	return cfg, cli.Check(bad, cfg.Validate(), transferNames)
 }
 
 // latencies reads the flags that are of latencies and of models.
@@ -222,13 +222,13 @@ func (f *transferFlags) latencies(cfg *rail.Config, bad *config.Faults) {
 	case f.beside == "" && f.latency && !slices.Contains(cfg.Rails, rail.Mem):
 		cfg.Beside = []string{rail.Bare}
 	case f.beside != "" && f.beside != "none":
-		command.Parse(bad, "--beside", f.beside, &cfg.Beside, rail.ParseReferences)
+		cli.Parse(bad, "--beside", f.beside, &cfg.Beside, rail.ParseReferences)
 	}
 	imm := cmp.Or(f.imm, map[bool]string{false: "no", true: "both"}[f.latency])
 	cfg.Imms = map[string][]bool{"no": {false}, "yes": {true}, "both": {false, true}}[imm]
 	bad.Refuse(cfg.Imms == nil, "--imm", f.imm, "use no, yes or both")
 	if f.models != "" {
-		cfg.Models = command.ParseAll(bad, "--model-kv", strings.Split(f.models, ","), func(text string) (rail.Layout, error) {
+		cfg.Models = cli.ParseAll(bad, "--model-kv", strings.Split(f.models, ","), func(text string) (rail.Layout, error) {
 			return rail.ReadLayout(strings.TrimSpace(text))
 		})
 	}
@@ -276,7 +276,7 @@ func (f *transferFlags) limits(cfg *rail.Config, bad *config.Faults) {
 
 // parseRates reads a flag's list of rates, in bytes a second. or ends the fault of one that is not above 0.
 func parseRates(bad *config.Faults, flag, list, or string) []float64 {
-	return command.ParseAll(bad, flag, strings.Split(list, ","), func(text string) (float64, error) {
+	return cli.ParseAll(bad, flag, strings.Split(list, ","), func(text string) (float64, error) {
 		v, err := pacing.ParseRate(text)
 		if err == nil && !(v > 0) {
 			err = fmt.Errorf("%q: use a rate above 0%s", text, or)
@@ -297,8 +297,8 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 		Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.cfg.Matrix, Once: f.once, Log: cmd.ErrOrStderr(),
 		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	command.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
-	if err := command.Check(bad, cfg.Validate(), transferNames); err != nil {
+	cli.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
+	if err := cli.Check(bad, cfg.Validate(), transferNames); err != nil {
 		return err
 	}
 	s, err := rail.Listen(cfg)

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"kvferry/bench/rail"
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // short are the flags of a run that takes no time.
@@ -82,7 +82,7 @@ func TestTransferServer(t *testing.T) {
 		t.Errorf("the server: exit %d: %s", code, log.String())
 	}
 	code, _, stderr = kvbench(t.Context(), short("--rail", "127.0.0.1:0", "--out", t.TempDir(), addr)...)
-	if code != command.ExitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
+	if code != cli.ExitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
 		t.Errorf("no server: exit %d: %s", code, stderr)
 	}
 }
@@ -105,7 +105,7 @@ func TestTransferInterruptedExit130(t *testing.T) {
 	var stdout bytes.Buffer
 	stderr := &canceling{cancel: cancel}
 	code := program(false).Run(ctx, short("--rail", "mem", "--block", "4k,8k,16k", "--out", dir), &stdout, stderr)
-	if code != command.ExitInterrupted || !strings.Contains(stderr.String(), "what was measured is kept") || !strings.Contains(stdout.String(), "write") {
+	if code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "what was measured is kept") || !strings.Contains(stdout.String(), "write") {
 		t.Errorf("exit %d: %s\n%s", code, stderr, stdout.String())
 	}
 	if _, err := os.Stat(filepath.Join(dir, "report.html")); err != nil {
@@ -151,7 +151,7 @@ func TestTransferUsage(t *testing.T) {
 		refused(t, "transfer "+c.args, c.want...)
 	}
 	code, _, stderr := kvbench(t.Context(), "transfer", "--rail", "tcp/nosuch0", "--out", t.TempDir())
-	if code != command.ExitUsage || !strings.HasPrefix(stderr, `kvbench: --rail: "tcp/nosuch0": this machine has no interface "nosuch0": use one of`) {
+	if code != cli.ExitUsage || !strings.HasPrefix(stderr, `kvbench: --rail: "tcp/nosuch0": this machine has no interface "nosuch0": use one of`) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if _, _, stderr := kvbench(t.Context(), "transfer", "--rail", "mem", "--latency", "--model-kv", "gpt-9"); strings.Contains(stderr, "--segment") {

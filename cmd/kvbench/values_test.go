@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"kvferry/command"
-	"kvferry/command/commandtest"
+	"kvferry/internal/cli"
+	"kvferry/internal/cli/clitest"
 )
 
 // TestCompletion: a shell is offered names where a flag takes names.
 func TestCompletion(t *testing.T) {
-	shell := func() command.Program { return program(false) }
+	shell := func() cli.Program { return program(false) }
 	for typed, want := range map[string][]string{
 		"simulate --handoff=":             {"v0", "pull", "layerwise"},
 		"simulate --placement=p":          {"prefix-aware"},
@@ -24,6 +24,6 @@ func TestCompletion(t *testing.T) {
 		"topo --format=m":                 {"matrix"},
 		"mooncake --clock virtual --prof": {"--profile"},
 	} {
-		commandtest.Completes(t, shell, typed, want...)
+		clitest.Completes(t, shell, typed, want...)
 	}
 }

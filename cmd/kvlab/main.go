@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/lab"
 )
 
-// Exit statuses that are not the command's own, besides those of package command.
+// Exit statuses that are not the command's own, besides those of package clitestcli.
 const (
 	exitTimeout = 124 // as timeout(1) has it
 	exitFailed  = 125 // of the lab itself, as container runtimes have it
@@ -20,7 +20,7 @@ const (
 
 func main() { program().Main() }
 
-func program() command.Program {
+func program() cli.Program {
 	root := &cobra.Command{
 		Use:   "kvlab",
 		Short: "Run a program on hosts with several NICs, RDMA or not",
@@ -34,7 +34,7 @@ func program() command.Program {
   kvlab vllm     unmodified vLLM for CPU, in an environment of its own`,
 	}
 	root.AddCommand(nicsCommand(), roceCommand(), setupCommand(), vllmCommand())
-	return command.Program{Root: root, Failed: exitFailed}
+	return cli.Program{Root: root, Failed: exitFailed}
 }
 
 // A result is how a lab's commands ended, of either lab.
@@ -46,11 +46,11 @@ type result interface{ ExitCode() int }
 func status(r result, err error, names map[string]string) error {
 	switch {
 	case errors.Is(err, lab.ErrTimeout):
-		return &command.Status{Code: exitTimeout, Err: err}
+		return &cli.Status{Code: exitTimeout, Err: err}
 	case err != nil:
 		return config.Named(err, names)
 	case r.ExitCode() != 0:
-		return &command.Status{Code: r.ExitCode()}
+		return &cli.Status{Code: r.ExitCode()}
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ newest stock kernel into the cache, which does not. Nothing is installed or
 downloaded twice.`,
 		Example: `  sudo kvlab setup --cache ~/.cache/kvferry/lab   # packages and kernel
   kvlab setup                                     # the kernel, if the packages are there`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.Setup(cmd.Context(), cache, cmd.ErrOrStderr())
 		},

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
-	"kvferry/command/commandtest"
+	"kvferry/internal/cli"
+	"kvferry/internal/cli/clitest"
 )
 
 func kvlab(ctx context.Context, args ...string) (code int, stdout, stderr string) {
@@ -44,8 +44,8 @@ func TestUsage(t *testing.T) {
 		{"rocky", []string{`"rocky"`, "is it roce?"}},
 	} {
 		code, _, stderr := kvlab(t.Context(), strings.Fields(c.args)...)
-		if code != command.ExitUsage {
-			t.Errorf("%s: exit %d, want %d: %s", c.args, code, command.ExitUsage, stderr)
+		if code != cli.ExitUsage {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, cli.ExitUsage, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {
@@ -57,7 +57,7 @@ func TestUsage(t *testing.T) {
 
 // TestRefused: more of them, held to what all programs say.
 func TestRefused(t *testing.T) {
-	commandtest.Refused(t, program, [][2]string{
+	clitest.Refused(t, program, [][2]string{
 		{"nics", "COMMAND: none given: name what the hosts run"},
 		{"nics --rates 2gbit,fast -- true", "--rates: "},
 		{"nics --rates 1,2,3 -- true", "--rates: "},
@@ -110,6 +110,6 @@ func TestVLLM(t *testing.T) {
 
 // TestHelp: what 0 does, and what build it is.
 func TestHelp(t *testing.T) {
-	commandtest.Zeros(t, program)
-	commandtest.Tells(t, program, "--version", "kvlab ", ", go1.")
+	clitest.Zeros(t, program)
+	clitest.Tells(t, program, "--version", "kvlab ", ", go1.")
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/lab"
 	"kvferry/lab/nics"
@@ -136,7 +136,7 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 5*time.Minute, "of everything")
 	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1 and host2")
 	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases, faults and counters on standard error")
-	command.Positive(fs, "mtu", "latency", "addresses", "timeout")
+	cli.Positive(fs, "mtu", "latency", "addresses", "timeout")
 	return cmd
 }
 
@@ -153,7 +153,7 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 	cfg := f.cfg
 	cfg.Command = args
 	bad.Refuse(len(args) == 0 || args[0] == "", "COMMAND", nil, "name what the hosts run")
-	command.Parse(&bad, "--rates", f.rates, &cfg.Rates, nics.ParseRates)
+	cli.Parse(&bad, "--rates", f.rates, &cfg.Rates, nics.ParseRates)
 	for _, name := range wire.Names {
 		value := *f.conditions[name]
 		if value == "" || len(cfg.Rates) == 0 { // without rates there is another fault to name
@@ -165,15 +165,15 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 		bad.Check("--"+name, wire.ParseLinks(cfg.Conditions, name, value))
 	}
 	if len(cfg.Rates) > 0 {
-		command.Parse(&bad, "--flap", f.flap, &cfg.Flaps, func(text string) ([]lab.Flap, error) { return lab.ParseFlaps(text, len(cfg.Rates)) })
+		cli.Parse(&bad, "--flap", f.flap, &cfg.Flaps, func(text string) ([]lab.Flap, error) { return lab.ParseFlaps(text, len(cfg.Rates)) })
 	}
-	command.Parse(&bad, "--burst", f.burst, &cfg.Burst, nics.ParseBurst)
-	command.Parse(&bad, "--switch-queue", f.switchQueue, &cfg.SwitchQueue, nics.ParseBurst)
+	cli.Parse(&bad, "--burst", f.burst, &cfg.Burst, nics.ParseBurst)
+	cli.Parse(&bad, "--switch-queue", f.switchQueue, &cfg.SwitchQueue, nics.ParseBurst)
 	cfg.Faults = faults(&bad, f.faults, nics.Actions)
-	return cfg, command.Check(bad, cfg.Validate(), nicsNames)
+	return cfg, cli.Check(bad, cfg.Validate(), nicsNames)
 }
 
 // faults reads the texts of --fault, of which the lab has these actions.
 func faults(bad *config.Faults, texts []string, actions []lab.Action) []lab.Fault {
-	return command.ParseAll(bad, "--fault", texts, func(text string) (lab.Fault, error) { return lab.ParseFault(text, actions...) })
+	return cli.ParseAll(bad, "--fault", texts, func(text string) (lab.Fault, error) { return lab.ParseFault(text, actions...) })
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/lab/nics"
 )
 
@@ -152,7 +152,7 @@ func TestDeath(t *testing.T) {
 	for _, c := range []struct {
 		signal syscall.Signal
 		status int
-	}{{syscall.SIGKILL, -1}, {syscall.SIGINT, command.ExitInterrupted}, {syscall.SIGTERM, command.ExitInterrupted}} {
+	}{{syscall.SIGKILL, -1}, {syscall.SIGINT, cli.ExitInterrupted}, {syscall.SIGTERM, cli.ExitInterrupted}} {
 		t.Run(c.signal.String(), func(t *testing.T) {
 			mark := fmt.Sprintf("%d-%d", os.Getpid(), c.signal)
 			cmd := process(t, mark, "--", "sh", "-c", script)

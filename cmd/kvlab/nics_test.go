@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/lab"
 	"kvferry/lab/nics"
 	"kvferry/lab/wire"
@@ -50,8 +50,8 @@ func TestNICsUsage(t *testing.T) {
 		{"roce --fault 3s:clear:1:0 -- true", []string{"--fault", "kill, link-down or link-up"}},
 	} {
 		code, _, stderr := kvlab(t.Context(), strings.Fields(c.args)...)
-		if code != command.ExitUsage {
-			t.Errorf("%s: exit %d, want %d: %s", c.args, code, command.ExitUsage, stderr)
+		if code != cli.ExitUsage {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, cli.ExitUsage, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {

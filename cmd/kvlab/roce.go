@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/lab"
 )
@@ -95,7 +95,7 @@ not count.`,
 	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1, host2, ...")
 	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases and faults on standard error")
 	fs.StringVar(&f.cfg.Cache, "cache", "", "folder of the kernel (default kvferry/lab in the user's cache folder)")
-	command.Positive(fs, "hosts", "nics", "mtu", "memory", "cpus", "timeout")
+	cli.Positive(fs, "hosts", "nics", "mtu", "memory", "cpus", "timeout")
 	return cmd
 }
 
@@ -111,9 +111,9 @@ func (f *roceFlags) config(args []string) (lab.Config, error) {
 	var bad config.Faults
 	cfg := f.cfg
 	cfg.Command = args
-	command.Parse(&bad, "--rate", f.rate, &cfg.Rate, lab.ParseRate)
-	command.Parse(&bad, "--loss", f.loss, &cfg.Loss, lab.ParseLoss)
-	cfg.Files = command.ParseAll(&bad, "--file", f.files, lab.ParseFile)
+	cli.Parse(&bad, "--rate", f.rate, &cfg.Rate, lab.ParseRate)
+	cli.Parse(&bad, "--loss", f.loss, &cfg.Loss, lab.ParseLoss)
+	cfg.Files = cli.ParseAll(&bad, "--file", f.files, lab.ParseFile)
 	cfg.Faults = faults(&bad, f.faults, lab.Actions)
-	return cfg, command.Check(bad, cfg.Validate(), roceNames)
+	return cfg, cli.Check(bad, cfg.Validate(), roceNames)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 	"kvferry/lab/vllm"
 )
 
@@ -18,7 +18,7 @@ func vllmCommand() *cobra.Command {
 		Long: `Say what kvlab vllm setup has made: an environment of its own for Python with
 unmodified vLLM for CPU, NIXL and Mooncake's transfer engine, and two models. It fails
 if something is missing.`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return vllm.Print(cmd.OutOrStdout(), cache)
 		},
@@ -46,7 +46,7 @@ mirror of the package index is named by PIP_INDEX_URL, for both pip and uv.`,
 		Example: `  kvlab vllm setup
   kvlab vllm setup --cache /data/vllm --python /opt/python3.12/bin/python3
   kvlab vllm`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Cache, cfg.Progress = *cache, cmd.ErrOrStderr()
 			if f, ok := cfg.Progress.(*os.File); ok {

@@ -5,8 +5,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
 	"kvferry/daemon"
+	"kvferry/internal/cli"
 	"kvferry/proto"
 )
 
@@ -16,7 +16,7 @@ func main() {
 }
 
 // program is made anew for each command line: flags keep what they were given.
-func program() command.Program {
+func program() cli.Program {
 	var flags daemon.NodeFlags
 	var logs daemon.LogFlags
 	cmd := &cobra.Command{
@@ -42,15 +42,15 @@ address, device or amount of memory that this machine has not.
 
   # its network paced to the 1.38 GB/s that fit the published TCP runs
   prefill --id prefill-0 --link tcp`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return daemon.RunNode(cmd.Context(), proto.Role_ROLE_PREFILL, &flags, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), false)
 	logs.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
-	command.Needs(cmd.Flags(), daemon.TierNeeds)
-	command.Values(cmd, daemon.Values())
-	return command.Program{Root: cmd}
+	cli.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
+	cli.Needs(cmd.Flags(), daemon.TierNeeds)
+	cli.Values(cmd, daemon.Values())
+	return cli.Program{Root: cmd}
 }

@@ -3,11 +3,11 @@ package main
 import (
 	"testing"
 
-	"kvferry/command/commandtest"
+	"kvferry/internal/cli/clitest"
 )
 
 func TestRefused(t *testing.T) {
-	commandtest.Refused(t, program, [][2]string{
+	clitest.Refused(t, program, [][2]string{
 		{"", "--id: none given: give the node a name"},
 		{"--id ~", "--id: none given"},
 		{"--id p --proxy 10.0.0.1", `--proxy: "10.0.0.1": write host:port`},
@@ -56,13 +56,13 @@ func TestRefused(t *testing.T) {
 
 // TestHelp: whoever runs it is told whom it trusts, and what build it is.
 func TestHelp(t *testing.T) {
-	commandtest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
-	commandtest.Zeros(t, program)
-	commandtest.Tells(t, program, "--version", "prefill ", ", go1.")
+	clitest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
+	clitest.Zeros(t, program)
+	clitest.Tells(t, program, "--version", "prefill ", ", go1.")
 }
 
 // TestCompletion: a shell is offered names where a flag takes names.
 func TestCompletion(t *testing.T) {
-	commandtest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma", "shm")
-	commandtest.Completes(t, program, "--link=", "native", "tcp")
+	clitest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma", "shm")
+	clitest.Completes(t, program, "--link=", "native", "tcp")
 }

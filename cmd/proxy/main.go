@@ -5,8 +5,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"kvferry/command"
 	"kvferry/daemon"
+	"kvferry/internal/cli"
 )
 
 func main() {
@@ -15,7 +15,7 @@ func main() {
 }
 
 // program is made anew for each command line: flags keep what they were given.
-func program() command.Program {
+func program() cli.Program {
 	var flags daemon.ProxyFlags
 	var logs daemon.LogFlags
 	cmd := &cobra.Command{
@@ -72,17 +72,17 @@ address that cannot be had.
 
   # reachable from other machines, one line of log a request
   proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
-		Args: command.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return daemon.RunProxy(cmd.Context(), &flags, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags())
 	logs.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
-	command.Needs(cmd.Flags(), daemon.MigrationNeeds)
-	command.Values(cmd, daemon.Values())
-	return command.Program{Root: cmd, Args: func(args []string) []string {
-		return command.Spread(args, daemon.SeveralProxyFlags, nil)
+	cli.Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
+	cli.Needs(cmd.Flags(), daemon.MigrationNeeds)
+	cli.Values(cmd, daemon.Values())
+	return cli.Program{Root: cmd, Args: func(args []string) []string {
+		return cli.Spread(args, daemon.SeveralProxyFlags, nil)
 	}}
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/command"
-	"kvferry/command/commandtest"
 	"kvferry/daemon"
+	"kvferry/internal/cli"
+	"kvferry/internal/cli/clitest"
 	"kvferry/proxy"
 )
 
@@ -23,7 +23,7 @@ func TestRefused(t *testing.T) {
 	}
 	defer taken.Close()
 	t.Setenv("HF_HUB_CACHE", "/no/hub")
-	commandtest.Refused(t, program, [][2]string{
+	clitest.Refused(t, program, [][2]string{
 		{"--handoff v1", `--handoff: "v1": use one of v0, pull, push, layerwise`},
 		{"--mode fast", `--mode: "fast": use one of auto, disagg, nondisagg`},
 		{"--placement random", `--placement: "random": use one of round-robin`},
@@ -84,16 +84,16 @@ func TestStops(t *testing.T) {
 
 // TestHelp: whoever runs it is told whom it trusts, and what build it is.
 func TestHelp(t *testing.T) {
-	commandtest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
-	commandtest.Zeros(t, program)
-	commandtest.Tells(t, program, "--version", "proxy ", ", go1.")
+	clitest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
+	clitest.Zeros(t, program)
+	clitest.Tells(t, program, "--version", "proxy ", ", go1.")
 }
 
 // TestCompletion: a shell is offered names where a flag takes names.
 func TestCompletion(t *testing.T) {
-	commandtest.Completes(t, program, "--handoff=", "v0", "pull", "layerwise")
-	commandtest.Completes(t, program, "--placement=l", "least-loaded")
-	commandtest.Completes(t, program, "--log-format=", "json")
+	clitest.Completes(t, program, "--handoff=", "v0", "pull", "layerwise")
+	clitest.Completes(t, program, "--placement=l", "least-loaded")
+	clitest.Completes(t, program, "--log-format=", "json")
 }
 
 // TestServedNames: names as users of vLLM give them, with blanks, and with commas or the flag
@@ -106,7 +106,7 @@ func TestServedNames(t *testing.T) {
 		var f daemon.ProxyFlags
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		f.AddFlags(fs)
-		if err := fs.Parse(command.Spread(strings.Fields(line), daemon.SeveralProxyFlags, nil)); err != nil {
+		if err := fs.Parse(cli.Spread(strings.Fields(line), daemon.SeveralProxyFlags, nil)); err != nil {
 			t.Fatal(err)
 		}
 		c := f.Config()

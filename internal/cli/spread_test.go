@@ -1,11 +1,11 @@
-package command_test
+package cli_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // TestSpread: a flag that takes several values after one name becomes a flag for each, one whose
@@ -24,7 +24,7 @@ func TestSpread(t *testing.T) {
 		{"--find", "--find"},
 		{"", ""},
 	} {
-		if got := command.Spread(strings.Fields(c.args), []string{"names", "names-too"}, []string{"find"}); !slices.Equal(got, strings.Fields(c.want)) {
+		if got := cli.Spread(strings.Fields(c.args), []string{"names", "names-too"}, []string{"find"}); !slices.Equal(got, strings.Fields(c.want)) {
 			t.Errorf("%s\n got %s\nwant %s", c.args, strings.Join(got, " "), c.want)
 		}
 	}

@@ -1,7 +1,7 @@
-// Package commandtest holds programs to what package command promises of a command line
+// Package clitest holds programs to what package cli promises of a command line
 // that cannot be run. Programs run in the test's process, without one of their own: each call
 // makes its program anew, since cobra keeps what it has parsed.
-package commandtest
+package clitest
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // identifier is a name of Go's: HTTPAddr, MaxQueue, node.Config.
@@ -28,7 +28,7 @@ var inside = []string{"strconv", "parsing", "unmarshal", "json:", "invalid synta
 
 // Tells runs a program with a command line that ends well, and looks for texts on its
 // standard output.
-func Tells(t *testing.T, program func() command.Program, args string, texts ...string) {
+func Tells(t *testing.T, program func() cli.Program, args string, texts ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	if code := program().Run(t.Context(), strings.Fields(args), &stdout, &stderr); code != 0 || stderr.Len() > 0 {
@@ -43,12 +43,12 @@ func Tells(t *testing.T, program func() command.Program, args string, texts ...s
 
 // Zeros holds the flags of a program and its commands to the rule for a time of 0: it is
 // refused, or the flag's help says what it does, "; 0: not at all".
-func Zeros(t *testing.T, program func() command.Program) {
+func Zeros(t *testing.T, program func() cli.Program) {
 	t.Helper()
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if f.Value.Type() == "duration" && !command.IsPositive(f) && !strings.Contains(f.Usage, "; 0: ") {
+			if f.Value.Type() == "duration" && !cli.IsPositive(f) && !strings.Contains(f.Usage, "; 0: ") {
 				t.Errorf("%s --%s does not say what 0 is: %s", cmd.CommandPath(), f.Name, f.Usage)
 			}
 		})
@@ -63,7 +63,7 @@ func Zeros(t *testing.T, program func() command.Program) {
 // word on standard output, and say what is wrong in a few lines that name the flag, name
 // nothing of Go's and point to the help. A case is a command line, split at blanks, where ~
 // is nothing; and how standard error begins behind the program's name.
-func Refused(t *testing.T, program func() command.Program, cases [][2]string) {
+func Refused(t *testing.T, program func() cli.Program, cases [][2]string) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(strings.ReplaceAll(c[0], "/", "|"), func(t *testing.T) {
@@ -78,8 +78,8 @@ func Refused(t *testing.T, program func() command.Program, cases [][2]string) {
 			var stdout, stderr bytes.Buffer
 			code := p.Run(ctx, args, &stdout, &stderr)
 			said := stderr.String()
-			if code != command.ExitUsage || stdout.Len() > 0 {
-				t.Errorf("exit %d, want %d: %s%s", code, command.ExitUsage, said, stdout.String())
+			if code != cli.ExitUsage || stdout.Len() > 0 {
+				t.Errorf("exit %d, want %d: %s%s", code, cli.ExitUsage, said, stdout.String())
 			}
 			complains(t, p.Root.Name()+": "+c[1], said, args)
 		})

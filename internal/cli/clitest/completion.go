@@ -1,4 +1,4 @@
-package commandtest
+package clitest
 
 import (
 	"bytes"
@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/command"
+	"kvferry/internal/cli"
 )
 
 // Completes asks a program as a shell does for what a command line may go on with, split at
 // blanks, and looks for words in the answer.
-func Completes(t *testing.T, program func() command.Program, typed string, words ...string) {
+func Completes(t *testing.T, program func() cli.Program, typed string, words ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	args := append([]string{"__completeNoDesc"}, strings.Fields(typed)...)

@@ -1,4 +1,4 @@
-// Package command is what the command lines of all programs have in common: signals, exit
+// Package cli is what the command lines of all programs have in common: signals, exit
 // statuses, --version, errors that name a flag and what would do, and what a zero means.
 //
 // A program describes itself with cobra and gives its root command to [Program]. Its
@@ -8,7 +8,7 @@
 //	var bad config.Faults
 //	cfg.Block, err = parseSize(text)
 //	bad.Check("--block", err)
-//	if err := command.Check(bad, cfg.Validate(), names); err != nil {
+//	if err := cli.Check(bad, cfg.Validate(), names); err != nil {
 //		return err // exit 2
 //	}
 //	return config.Named(run(ctx, cfg), names)
@@ -21,4 +21,4 @@
 // Exit statuses: 0 all went well; 1 it failed at run time; 2 the command line cannot be
 // run, and a [config.Invalid] says why: a value cannot be read, or an address, file or
 // device cannot be used; 130 interrupted. A program may have others.
-package command
+package cli

@@ -1,5 +1,4 @@
-// Package topo prints a machine's topology for a person, as JSON, or as a matrix for other programs.
-package topo
+package main
 
 import (
 	"cmp"
@@ -13,9 +12,9 @@ import (
 	"kvferry/transport/topology"
 )
 
-// Print writes a machine and its matrix. Warnings go to stderr where
+// printTopology writes a machine and its matrix. Warnings go to stderr where
 // stdout is for a program that knows nothing of them.
-func Print(stdout, stderr io.Writer, format string, m *topology.Machine, matrix topology.Matrix, warnings []topology.Warning) error {
+func printTopology(stdout, stderr io.Writer, format string, m *topology.Machine, matrix topology.Matrix, warnings []topology.Warning) error {
 	switch format {
 	case "json":
 		e := json.NewEncoder(stdout)
@@ -42,7 +41,7 @@ func Print(stdout, stderr io.Writer, format string, m *topology.Machine, matrix 
 	} else {
 		fmt.Fprintf(&b, "Warnings: %d\n", len(warnings))
 		for _, w := range warnings {
-			fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(Wrap(w.String(), 96), "\n", "\n    "))
+			fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(wrapText(w.String(), 96), "\n", "\n    "))
 		}
 	}
 	_, err := io.WriteString(stdout, b.String())
@@ -221,8 +220,8 @@ func describe(m *topology.Machine, matrix topology.Matrix, warnings []topology.W
 	return out
 }
 
-// Wrap breaks text into lines of at most width characters.
-func Wrap(text string, width int) string {
+// wrapText breaks text into lines of at most width characters.
+func wrapText(text string, width int) string {
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Fields(text) {
