@@ -14,7 +14,7 @@ type happening struct {
 	links []int64
 	do    func(*lab.Lab) error
 
-	action string // of package recovery, to which nic's rail is subject; of wanCases only: the lab's journal has the others
+	action string // of [rail.Annotation], to which nic's rail is subject; of wanCases only: the lab's journal has the others
 	nic    int
 }
 

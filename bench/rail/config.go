@@ -49,7 +49,7 @@ type Config struct {
 	// Latency measures one batch at a time, from the call of Submit until its caller knows that it
 	// is done: Depths is 1, and so is the default of Batches. Default blocks are LatencyBlocks.
 	Latency bool
-	// Beside are names of package reference that are measured beside latencies.
+	// Beside are names of [ReferenceNames] that are measured beside latencies.
 	Beside []string
 	// Models are those whose KV's sizes are blocks too; BlockTokens are tokens of a block of KV,
 	// default 16.
@@ -58,7 +58,7 @@ type Config struct {
 
 	// Duration is how long a point is measured. Default 2 s.
 	Duration time.Duration
-	// Steady measures from when the rate is steady, see package goodput: Duration is how long at the
+	// Steady measures from when the rate is steady, see [RateMeter]: Duration is how long at the
 	// least, up to ten times as long where that takes it. Blocks and Depths are the most; on slow
 	// links they are less. Warmup and Iterations are not for it, nor are CPU times.
 	Steady bool

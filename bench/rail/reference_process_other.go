@@ -1,6 +1,6 @@
 //go:build !linux
 
-package reference
+package rail
 
 import "syscall"
 

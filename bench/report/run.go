@@ -58,7 +58,7 @@ func (r *Run) settled() iter.Seq[*client.Record] {
 	}
 }
 
-// A Steady is the part of a run in which the load was steady, as package steady finds it.
+// A Steady is the part of a run in which the load was steady, as package serve finds it.
 type Steady struct {
 	From, To float64    // seconds since the run's start
 	Table    page.Table // its figures beside those of the whole run

@@ -71,7 +71,7 @@ func (r *Request) values(name string) []float64 {
 
 // Values are a latency's, ttft, tpot, itl or e2el, in milliseconds: a list for each request,
 // empty of one that has none. Nil is a result that does not say. They stay by request because the
-// gaps of one request are not independent: package compare draws whole requests.
+// gaps of one request are not independent: Compare draws whole requests.
 func (r *Run) Values(name string) [][]float64 {
 	all, some := make([][]float64, len(r.Requests)), false
 	for i := range r.Requests {
