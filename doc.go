@@ -62,7 +62,6 @@
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	bindings/nixl                        a backend plugin for NIXL over kvferry.h, in C++: tests
 //	lab/vllm                             unmodified vLLM for CPU in an environment of its own
-//	bench/bar                            how far a run is, on a terminal
 //	bench/figure                         percentiles, histograms, fairness
 //	bench/page/pagetest                  reports that must stay as they are
 //	bench/page                           tables, plots and pages of reports
@@ -121,6 +120,7 @@
 //	internal/arch                        tests of the tree: imports, pages, examples, the Makefile
 //	internal/model                       models' files: where they are, and what config.json says
 //	internal/config                      what is wrong with a configuration, field by field
+//	internal/progress                    how far a run is: a bar on a terminal, lines in a log
 //	internal/version                     which build this is
 //
 // Imports point down that list, or from a rail to the transport it lies in;

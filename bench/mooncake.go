@@ -195,7 +195,7 @@ type run struct {
 	cfg     Config
 	results *Results
 	out     *page.Folder
-	bar     *progress
+	bar     *cellProgress
 	// watch looks at the machine until end is called; machine.StartWatch, but in tests.
 	watch func(pids []int) (end func() (*observe.Disturbance, error), err error)
 }
@@ -227,6 +227,7 @@ func (x *run) cells(ctx context.Context) error {
 // measure runs every cell against a cluster, prints each one's report and keeps it.
 func (x *run) measure(ctx context.Context) error {
 	cfg := x.cfg
+	defer x.bar.Stop()
 	for repeat := range cfg.Repeat {
 		for _, w := range cfg.Workloads {
 			for _, s := range cfg.Settings {
@@ -239,7 +240,8 @@ func (x *run) measure(ctx context.Context) error {
 				}
 				x.results.Cells = append(x.results.Cells, *c)
 				x.out.Save(x.results.files()...)
-				if err := c.print(cfg.Stdout); err != nil {
+				x.bar.Pause(func() { err = c.print(cfg.Stdout) })
+				if err != nil {
 					return err
 				}
 			}

@@ -2,31 +2,25 @@ package bench
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"kvferry/bench/bar"
+	"kvferry/internal/progress"
 )
 
-// progress shows how far a run is: a bar with the time left on a terminal, else
-// one line a cell. The bar counts milliseconds of schedule, not requests,
-// because requests come in bursts and rows differ in rate.
-type progress struct {
-	*bar.Bar
+// cellProgress shows how far a run is, and logs each cell that ends. Its Task counts milliseconds of schedule, not
+// requests, because requests come in bursts and rows differ in rate.
+type cellProgress struct {
+	*progress.Task
 
 	cells    int // of the run
 	requests int // of a cell
 	finished int
-	passed   time.Duration // schedule of the finished cells
-	done     atomic.Int64  // requests of the running cell that are over
+	passed   time.Duration // schedule of the finished attempts
+	done     int           // requests of the running attempt that have ended; the Task's lock guards it
 }
 
-// The bar is drawn twice a second: the cluster under test runs on the same
-// cores.
-const barPeriod = 500 * time.Millisecond
-
-func newProgress(cfg Config) *progress {
-	p := &progress{Bar: bar.New(cfg.Progress, cfg.Terminal)}
+func newProgress(cfg Config) *cellProgress {
+	p := &cellProgress{Task: progress.New(cfg.Progress, cfg.Terminal)}
 	if cfg.Start == nil {
 		return p
 	}
@@ -35,43 +29,31 @@ func newProgress(cfg Config) *progress {
 		total += w.End(cfg.NumPrompts, cfg.Seed) * time.Duration(len(cfg.Settings)*cfg.Repeat)
 	}
 	p.cells, p.requests = len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, cfg.NumPrompts
-	p.Show(bar.Look{Max: total.Milliseconds(), ASCII: true})
+	p.Start(progress.State{What: "starting", Total: total.Milliseconds()})
 	return p
 }
 
-// begin starts a cell whose schedule lasts length.
-func (p *progress) begin(name string, length time.Duration) {
-	p.done.Store(0)
-	if !p.Shown() {
-		return
-	}
-	started := time.Now()
-	draw := func() {
-		p.Describe(fmt.Sprintf("cell %d/%d  %-18s %3d/%d requests", p.finished+1, p.cells, name, p.done.Load(), p.requests))
-		p.Set((p.passed + min(time.Since(started), length)).Milliseconds())
-	}
-	draw()
-	p.Every(barPeriod, draw)
+// begin starts an attempt of a cell whose schedule lasts length.
+func (p *cellProgress) begin(name string, length time.Duration) {
+	p.Update(func(*progress.State) { p.done = 0 })
+	began, passed, n := time.Now(), p.passed, p.finished+1
+	p.Poll(func(s *progress.State) {
+		s.What = fmt.Sprintf("cell %d/%d %s, %d/%d requests", n, p.cells, name, p.done, p.requests)
+		s.Done = (passed + min(time.Since(began), length)).Milliseconds()
+	})
 }
 
-// requestDone counts a request of the running cell. It may be called from
-// several goroutines.
-func (p *progress) requestDone() { p.done.Add(1) }
+// requestDone counts a request of the running attempt. It may be called from several goroutines.
+func (p *cellProgress) requestDone() { p.Update(func(*progress.State) { p.done++ }) }
 
-// end finishes an attempt of a cell and wipes the bar, so that a report can be
-// printed. again says that another attempt follows.
-func (p *progress) end(c *Cell, length time.Duration, again bool) {
+// end finishes an attempt of a cell and logs it. The argument again reports whether another attempt follows.
+func (p *cellProgress) end(c *Cell, length time.Duration, again bool) {
 	n := p.finished + 1
 	p.passed += length
-	if !again {
+	if again {
+		p.Update(func(s *progress.State) { s.Total += length.Milliseconds() })
+	} else {
 		p.finished++
-	}
-	if p.Shown() {
-		p.Wipe()
-		if again {
-			p.Lengthen(length.Milliseconds())
-		}
-		return
 	}
 	line := fmt.Sprintf("cell %d/%d %s: ", n, p.cells, c.name())
 	switch m := c.Metrics; {
@@ -90,5 +72,5 @@ func (p *progress) end(c *Cell, length time.Duration, again bool) {
 			line += ": measured again"
 		}
 	}
-	p.Say(line)
+	p.Log(line)
 }

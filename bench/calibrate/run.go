@@ -9,13 +9,13 @@ import (
 	"os"
 	"time"
 
-	"kvferry/bench/bar"
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
 	"kvferry/engine"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 	"kvferry/load"
 	"kvferry/sim"
 )
@@ -91,14 +91,13 @@ func Run(ctx context.Context, c Config) (err error) {
 // fit measures the series, with a part of the held-back load behind each round if there is one, and writes and
 // prints what the series comes to.
 func (c *Config) fit(ctx context.Context, base *engine.Profile, held *HeldBack) (*Fitted, error) {
-	b := bar.New(c.Progress, c.Terminal)
-	said := time.Now()
+	b := progress.New(c.Progress, c.Terminal)
 	s := Series{
 		Target: c.Target, Vocab: base.Vocab, Rounds: c.Rounds, Patience: c.Patience, Pause: c.Pause, Seed: c.Seed,
 		Longest: base.MaxModelLen, KV: base.Blocks() * base.KVGeometry.BlockTokens,
 	}
 	s.Batch, _ = base.Batch()
-	b.Show(bar.Look{Max: -1, What: "warming up"})
+	b.Start(progress.State{What: "warming up"})
 	s.AfterRound = func(round int) error {
 		switch {
 		case held == nil:
@@ -112,19 +111,18 @@ func (c *Config) fit(ctx context.Context, base *engine.Profile, held *HeldBack) 
 	}
 	s.OnPoint = func(p Point, over, of int, left time.Duration) {
 		switch {
+		case of == 0:
+			b.Describe(fmt.Sprintf("warming up: %v", p))
 		case over == 1:
 			b.Say(fmt.Sprintf("the series has %d points, %d rounds of them take about %v more", of/c.Rounds, c.Rounds, left.Round(time.Second)))
-			b.Show(bar.Look{Max: int64(of), What: "measuring", Count: true})
-		case !b.Shown() && time.Since(said) > 10*time.Second:
-			said = time.Now()
-			b.Say(progressLine(p, over, of, left))
+			b.Start(progress.State{What: "measuring", Total: int64(of), Unit: "points"})
 		}
-		b.Set(int64(over))
+		b.Update(func(s *progress.State) { s.Done, s.Left = int64(over), left })
 	}
 	began, watched := time.Now(), c.watch()
 	m, err := s.Run(ctx)
 	took, meanwhile := time.Since(began), watched()
-	b.Wipe()
+	b.Stop()
 	if err != nil {
 		return nil, err
 	}
@@ -150,26 +148,19 @@ func Save(p *engine.Profile, file string, said io.Writer) error {
 	return err
 }
 
-func progressLine(p Point, over, of int, left time.Duration) string {
-	if of == 0 {
-		return fmt.Sprintf("warming up: %v", p)
-	}
-	return fmt.Sprintf("%d of %d points, about %v left", over, of, left.Round(time.Second))
-}
-
 // ask asks the held-back load at once, and says what else this machine did.
 func (c *Config) ask(ctx context.Context, h *HeldBack) (*observe.Disturbance, error) {
 	if err := h.Settle(ctx); err != nil {
 		return nil, err
 	}
-	b := bar.New(c.Progress, c.Terminal)
+	b := progress.New(c.Progress, c.Terminal)
 	b.Say(fmt.Sprintf("%v, about %.0f s", h, float64(h.Load.Requests)/h.Load.Rate))
-	b.Show(bar.Look{Max: int64(h.Load.Requests), What: "checking", Count: true})
-	over, watched := 0, c.watch()
-	h.Over = func() { over++; b.Set(int64(over)) }
+	b.Start(progress.State{What: "checking", Total: int64(h.Load.Requests), Unit: "requests"})
+	watched := c.watch()
+	h.Over = func() { b.Add(1) }
 	err := h.Ask(ctx)
 	meanwhile := watched()
-	b.Wipe()
+	b.Stop()
 	return meanwhile, err
 }
 

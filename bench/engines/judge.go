@@ -25,11 +25,11 @@ func (e environment) judge(ctx context.Context, cfg Config) error {
 	}
 	defer wipe()
 	j := &Judgement{Started: x.result.Started, Machine: x.result.Machine, Model: cfg.Model, Seed: cfg.Seed, Link: cfg.Link, Timeout: cfg.Timeout.Seconds()}
-	x.progress = newProgress(cfg, 1+count(x.settings, faults))
+	x.start(1 + count(x.settings, faults))
 	if err = x.prepare(ctx, faults); err == nil {
 		err = x.trials(ctx, faults, j)
 	}
-	x.progress.Wipe()
+	x.progress.Stop()
 	j.Seconds = time.Since(j.Started).Seconds()
 	if len(j.Trials) > 0 {
 		e := j.keep(cfg.Out)
@@ -59,7 +59,7 @@ func count(settings []Setting, faults []Fault) (n int) {
 // trials has mono answer, and then each fault come to each setting.
 func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 	mono := &x.settings[0]
-	x.progress.begin(Mono)
+	end := x.show(Mono)
 	t := &turn{run: x, setting: mono, arrivals: make(chan arrival, 16)}
 	err := t.start(ctx, "answers")
 	for number, length := range trialPrompts {
@@ -68,7 +68,7 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 		}
 	}
 	err = t.end(err)
-	x.progress.end(Mono, "answers", err)
+	end("answers", err)
 	if err != nil {
 		return fmt.Errorf("mono could not run, and there is nothing to hold the others to: %w", err)
 	}
@@ -79,7 +79,7 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 				continue
 			}
 			what := fmt.Sprintf("%v, %s", s, f.Name)
-			x.progress.begin(what)
+			end := x.show(what)
 			tr := Trial{Setting: s.Name, Rail: s.Rail, Fault: f.Name, Lost: unknown}
 			var err error
 			if why := x.result.Errors[s.String()]; why != "" {
@@ -94,7 +94,7 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 				tr.Error = err.Error()
 			}
 			j.Trials = append(j.Trials, tr)
-			x.progress.end(what, tr.said(), err)
+			end(tr.said(), err)
 			if err := j.keep(x.cfg.Out); err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/bench/observe"
 	"kvferry/bench/page"
+	"kvferry/internal/progress"
 	"kvferry/lab/vllm"
 )
 
@@ -63,7 +64,7 @@ type run struct {
 	result   *Result
 	scratch  string // the driver, and what instances share
 	plugins  string // folder of NIXL's plugins
-	progress *progress
+	progress *progress.Task
 
 	mono   map[string][]int // answers, by what their prompts are called
 	others map[string][]int // likewise, of the first connector that has given one
@@ -93,11 +94,11 @@ func (e environment) run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer wipe()
-	x.progress = newProgress(cfg, len(x.settings)*cfg.Rounds)
+	x.start(len(x.settings) * cfg.Rounds)
 	if err = x.prepare(ctx, nil); err == nil {
 		err = x.rounds(ctx)
 	}
-	x.progress.Wipe()
+	x.progress.Stop()
 	x.result.Seconds = time.Since(x.result.Started).Seconds()
 	err = errors.Join(err, x.keep())
 	if len(x.result.Samples) > 0 || len(x.result.Errors) > 0 {
@@ -127,11 +128,11 @@ func (x *run) rounds(ctx context.Context) error {
 		for i := range x.settings {
 			s := &x.settings[i]
 			if x.result.Errors[s.String()] != "" {
-				x.progress.skip()
+				x.progress.Update(func(s *progress.State) { s.Total-- })
 				continue
 			}
 			what := fmt.Sprintf("round %d/%d %v", round, x.cfg.Rounds, s)
-			x.progress.begin(what)
+			end := x.show(what)
 			before := len(x.result.Samples)
 			err := x.turn(ctx, s, round)
 			if ctx.Err() != nil {
@@ -140,7 +141,7 @@ func (x *run) rounds(ctx context.Context) error {
 			if err != nil {
 				x.result.Errors[s.String()] = err.Error()
 			}
-			x.progress.end(what, fmt.Sprintf("%d prompts", len(x.result.Samples)-before), err)
+			end(fmt.Sprintf("%d prompts", len(x.result.Samples)-before), err)
 			if err := x.keep(); err != nil {
 				return err
 			}

@@ -149,7 +149,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%v has kv_gb_s %v", row["setting"], kv)
 		}
 	}
-	turns := regexp.MustCompile(`(?m)^round (\d)/2 (\S+).*: 6 prompts in \d+ s(; about \d+ s left)?$`).FindAllStringSubmatch(progress, -1)
+	turns := regexp.MustCompile(`(?m)^round (\d)/2 (\S+).*: 6 prompts in \d+ s(, about \S+ left)?$`).FindAllStringSubmatch(progress, -1)
 	if len(turns) != 2*len(Settings) || turns[0][2] != Mono || turns[1][2] == Mono || turns[len(Settings)][1] != "2" || turns[len(Settings)][2] != Mono {
 		t.Errorf("turns %q of\n%s", turns, progress)
 	}

@@ -24,7 +24,7 @@ const (
 // connections; what it then answers is the client's to judge.
 func (r *runner) awaitServer(ctx context.Context) event {
 	s, c, _, folder := r.now()
-	r.progress.begin("waiting for the server")
+	r.show("waiting for the server")
 	ready, ask := s.Ready, probe
 	ready.Within = s.within()
 	values, err := r.cfg.File.values(s, c, folder)

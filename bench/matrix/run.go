@@ -13,6 +13,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 )
 
 // Config is a run of a file.
@@ -57,7 +58,7 @@ type runner struct {
 	cfg      Config
 	schedule schedule
 	pairs    []*Pair
-	progress *progress
+	progress *progress.Task
 
 	server *process // nil where none runs that is ours
 	values map[string]string
@@ -88,7 +89,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	r.progress = newProgress(cfg, r)
+	r.startProgress()
 	for what := r.schedule.next(); what != finish; {
 		var happened event
 		switch what {
@@ -168,7 +169,7 @@ func (r *runner) now() (Server, Client, *Pair, string) {
 // startServer starts the server of the pair that is under way and waits until it is ready.
 func (r *runner) startServer(ctx context.Context) event {
 	s, c, pair, folder := r.now()
-	r.progress.begin("starting the server")
+	r.show("starting the server")
 	if err := ctx.Err(); err != nil {
 		return interrupt
 	}
@@ -252,7 +253,7 @@ func (r *runner) runClient(ctx context.Context) event {
 		r.server = nil
 		return serverGone
 	}
-	r.progress.begin("running the client")
+	r.show("running the client")
 	if pair.Started.IsZero() { // the server was there
 		pair.Started = time.Now()
 		if err := clearFolder(folder); err != nil {
@@ -359,7 +360,7 @@ func (r *runner) fault(pair *Pair, err error) event {
 // stopServer ends the server. It is asked to, and killed at its deadline.
 func (r *runner) stopServer() event {
 	_, _, pair, folder := r.now()
-	r.progress.begin("stopping the server")
+	r.show("stopping the server")
 	r.server.stop()
 	<-r.server.done
 	pair.ServerEnd = &r.server.end
@@ -391,7 +392,7 @@ func (r *runner) settle() {
 		if p.Figures, err = ReadFigures(folder); err != nil && !errors.Is(err, os.ErrNotExist) {
 			p.Error = strings.TrimPrefix(p.Error+"; "+err.Error(), "; ")
 		}
-		r.progress.end(i, p)
+		r.tell(i, p)
 		r.keep(p.write(folder))
 		r.keep(r.writeTables())
 	}
@@ -399,7 +400,7 @@ func (r *runner) settle() {
 
 // result prints the table, and says how the run went.
 func (r *runner) result(ctx context.Context) error {
-	r.progress.Wipe()
+	r.progress.Stop()
 	fmt.Fprint(r.cfg.Stdout, r.table().Text())
 	if r.lost == nil {
 		fmt.Fprintln(r.cfg.Stdout, page.Listing(r.cfg.Out, matrixFile, tableFile, reportFile))

@@ -11,6 +11,7 @@ import (
 
 	"kvferry/bench/observe"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 	"kvferry/transport"
 )
 
@@ -208,8 +209,9 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	first := s.rails()
 	from, r.Began = s.clk.Now(), time.Now()
 	fmt.Fprintf(c.Stdout, "%s %d rails for %v, faults count from here\n", Loading, len(first), c.Duration)
-	bar := newCountdown(&c.Config, c.Duration)
-	defer bar.Wipe()
+	shown := progress.New(c.Progress, c.Terminal)
+	shown.Start(progress.State{What: "loading", Total: c.Duration.Milliseconds()})
+	defer shown.Stop()
 	tick := time.NewTicker(c.Sample)
 	defer tick.Stop()
 	for {
@@ -223,7 +225,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 		if sample.At >= c.Duration {
 			return from
 		}
-		bar.Set(sample.At.Milliseconds())
+		shown.Set(sample.At.Milliseconds())
 		select {
 		case <-tick.C:
 		case <-l.failed:

@@ -71,6 +71,22 @@ func (r *Result) WriteJSON(w io.Writer) error { return page.WriteJSON(w, r) }
 // faulty is what a row has a star for.
 func (p *Point) faulty() bool { return p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 }
 
+// line returns a line for a log, in which p is point i of n.
+func (p *Point) line(i, n int) string {
+	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d, rails %d, %s: %.2f GB/s, p50 %.1f us, p99 %.1f us", i, n,
+		p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, p.Depth, p.Count, p.Select, p.GBps, p.Latency.P50US, p.Latency.P99US)
+	if p.Errors > 0 {
+		line += fmt.Sprintf(", %d batches failed", p.Errors)
+	}
+	if p.Bad != nil {
+		line += fmt.Sprintf(", %d blocks checked, %d bad", *p.Checked, *p.Bad)
+	}
+	if p.Interrupted {
+		line += ", interrupted"
+	}
+	return line
+}
+
 // table is a row a point.
 func (r *Result) table() page.Table {
 	if r.Settings.Latency {

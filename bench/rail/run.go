@@ -9,6 +9,7 @@ import (
 	"kvferry/bench/observe"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 	"kvferry/transport"
 	"kvferry/transport/topology"
 )
@@ -103,19 +104,22 @@ func measure(ctx context.Context, cfg *Config, r *Result) error {
 	plans, unfit := cfg.plans()
 	r.Notes = unfit
 	return withSession(ctx, cfg, r, nil, func(ctx context.Context, s *session) error {
-		bar := newProgress(cfg, len(plans))
-		defer bar.Wipe()
+		shown := progress.New(cfg.Progress, cfg.Terminal)
+		shown.Start(progress.State{What: "measuring", Total: int64(len(plans)), Unit: "points"})
+		defer shown.Stop()
 		for i := range plans {
-			bar.begin(&plans[i])
-			p, err := s.point(ctx, &plans[i])
+			pl := &plans[i]
+			shown.Describe(fmt.Sprintf("%v %s x %d, %d rails, %s", pl.Op, config.FormatSize(pl.Block), pl.Batch, pl.setup.count, pl.setup.sel))
+			p, err := s.point(ctx, pl)
 			if p != nil {
 				r.Points = append(r.Points, *p)
 				r.Interrupted = true         // unless Run gets to its end
 				_ = r.files().write(cfg.Out) // the last time's error counts
-				bar.end(p)
+				shown.Add(1)
+				shown.Log(p.line(len(r.Points), len(plans)))
 			}
 			if err == nil {
-				err = s.references(ctx, &plans[i])
+				err = s.references(ctx, pl)
 			}
 			if err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 	about "kvferry/bench/server"
+	"kvferry/internal/progress"
 	"kvferry/load"
 )
 
@@ -26,7 +27,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	x := &run{Config: cfg, bar: newProgress(cfg.Progress, cfg.Terminal)}
+	x := &run{Config: cfg, bar: progress.New(cfg.Progress, cfg.Terminal)}
 	if err := page.MakeFolder(cfg.Out); err != nil {
 		return err // before the run: afterwards its records would be lost
 	}
@@ -46,10 +47,25 @@ func Run(ctx context.Context, cfg Config) error {
 type run struct {
 	Config
 	out     *page.Folder // gets a record as its request ends; the caller of Run owns the files
-	bar     *progress
+	bar     *progress.Task
 	reports []*report.Report // of runs that are over, one a target
 
 	found *RateResult // of a search
+}
+
+// show shows a run of that many requests, 0 if that is not known.
+func (x *run) show(what string, requests int) {
+	x.bar.Start(progress.State{What: what, Total: int64(requests), Unit: "requests"})
+}
+
+// ended counts a request.
+func (x *run) ended(r *client.Record) {
+	x.bar.Update(func(s *progress.State) {
+		s.Done++
+		if r.Status == client.StatusFailed {
+			s.Failed++
+		}
+	})
 }
 
 // target opens a target, asks it, and closes it, also after a failed Open: a cluster may be half
@@ -128,13 +144,13 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 		list[i] = first
 		list[i].Prompt = slices.Clone(first.Prompt)
 	}
-	x.bar.begin("warming up", x.Warmups)
+	x.show("warming up", x.Warmups)
 	var failure string
 	_, err = t.Run(ctx, load.Load{Source: &list, InFlight: 1}, func(r *client.Record) {
-		x.bar.over(r)
+		x.ended(r)
 		failure = cmp.Or(failure, r.Failure())
 	})
-	x.bar.Wipe()
+	x.bar.Stop()
 	if err == nil && failure != "" {
 		err = fmt.Errorf("warm-up request failed: %s", failure)
 	}
@@ -166,13 +182,13 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	if f.Scrape != nil {
 		counted = f.Scrape(ctx)
 	}
-	x.bar.begin(name, cmp.Or(l.Count, spec.Requests))
+	x.show(name, cmp.Or(l.Count, spec.Requests))
 	took, err := t.Run(ctx, l, func(rec *client.Record) {
-		x.bar.over(rec)
+		x.ended(rec)
 		r.Records = append(r.Records, *rec)
 		x.out.Record(line{Clock: f.Clock, Point: try.Value, Repeat: try.Repeat, Record: rec})
 	})
-	x.bar.Wipe()
+	x.bar.Stop()
 	if watch != nil {
 		var unseen error
 		if r.Disturbance, unseen = watch.End(); unseen != nil {

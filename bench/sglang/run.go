@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/bar"
 	"kvferry/bench/client"
 	"kvferry/bench/observe"
 	"kvferry/bench/page"
@@ -21,6 +20,7 @@ import (
 	"kvferry/engine"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 	"kvferry/placement"
 )
 
@@ -165,62 +165,41 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 			requests += p.NumPrompts
 		}
 	}
-	b := bar.New(cfg.Progress, cfg.Terminal)
-	b.Show(bar.Look{Max: int64(requests), What: "requests answered", Count: true, Throttle: barPeriod})
+	b := progress.New(cfg.Progress, cfg.Terminal)
+	b.Start(progress.State{What: "starting", Total: int64(requests), Unit: "requests answered"})
 	out := page.OpenFolder(cfg.Out, b.Say)
 	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: observe.Describe(), instead: cfg.server}
 	var err error
-	done := int64(0)
 	for _, c := range chosen {
-		of := progress{of: c, say: b.Say}
-		of.begin()
+		answered := 0
+		c.show(b, &answered)
 		var row *Row
 		if row, err = c.run(ctx, &cfg, func(rec *Record) {
 			out.Record(rec)
-			done++
-			b.Set(done)
-			of.answered()
+			b.Update(func(s *progress.State) { answered++; s.Done++ })
 		}); err != nil {
 			err = fmt.Errorf("%s in %s time: %w", c.Name(), c.clock, err)
-			if of.n > 0 {
-				r.cut = fmt.Sprintf("%s in %s time is not complete, and has no row: %d of %d requests were answered", c.Name(), c.clock, of.n, c.NumPrompts)
+			if answered > 0 {
+				r.cut = fmt.Sprintf("%s in %s time is not complete, and has no row: %d of %d requests were answered", c.Name(), c.clock, answered, c.NumPrompts)
 			}
 			break
 		}
 		r.Rows = append(r.Rows, *row)
 	}
-	b.Wipe()
+	b.Stop()
 	return r, r.finish(cfg, out, err)
 }
 
-// A progress says in lines how far a run in real time is: it takes as long as the record's client did.
-type progress struct {
-	of    timedRun
-	say   func(string)
-	n     int
-	spoke time.Time
-}
-
-// linePeriod is how often it does.
-const linePeriod = 10 * time.Second
-
-func (p *progress) begin() {
-	if p.of.clock == report.ClockReal {
-		p.say(fmt.Sprintf("%s in real time: starting its servers; the record's client took %.0f s", p.of.Name(), p.of.Figures["duration_s"]))
-		p.spoke = time.Now()
+// show names the run on t, with *answered of its requests. What changes *answered holds t's lock. In real time a line
+// says for how long the run will take: as long as the record's client did.
+func (p *timedRun) show(t *progress.Task, answered *int) {
+	if p.clock == report.ClockReal {
+		t.Say(fmt.Sprintf("%s in real time: starting its servers; the record's client took %.0f s", p.Name(), p.Figures["duration_s"]))
 	}
+	t.Poll(func(s *progress.State) {
+		s.What = fmt.Sprintf("%s in %s time, %d of %d", p.Name(), p.clock, *answered, p.NumPrompts)
+	})
 }
-
-// answered takes in a request.
-func (p *progress) answered() {
-	p.n++
-	if p.of.clock == report.ClockReal && time.Since(p.spoke) >= linePeriod {
-		p.say(fmt.Sprintf("%s in real time: %d of %d requests answered", p.of.Name(), p.n, p.of.NumPrompts))
-		p.spoke = time.Now()
-	}
-}
-
-const barPeriod = 500 * time.Millisecond
 
 // Compute computes a published run with another server.
 func Compute(ctx context.Context, p *Published, server *engine.Profile) (*Row, error) {

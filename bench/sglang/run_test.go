@@ -12,9 +12,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"kvferry/bench/page"
 	"kvferry/bench/report"
+	"kvferry/internal/progress"
 )
 
 // TestReproduced: the shipped profiles give so many of the published figures within 10 %, and those
@@ -209,18 +212,24 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestProgress: in real time a line says when a run begins and then how far it is, in virtual time none does.
+// TestProgress: in real time a line says when a run begins, and in either time how far it is.
 func TestProgress(t *testing.T) {
 	t.Parallel()
-	var lines []string
-	for _, clock := range []string{report.ClockVirtual, report.ClockReal} {
-		p := progress{of: timedRun{Runs()[0], clock}, say: func(line string) { lines = append(lines, line) }}
-		p.begin()
-		p.answered()
-		p.spoke = p.spoke.Add(-linePeriod)
-		p.answered()
-	}
-	if len(lines) != 2 || !strings.Contains(lines[0], "starting its servers") || !strings.Contains(lines[1], "2 of 200 requests answered") {
-		t.Errorf("%q", lines)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		shown := progress.New(&out, false)
+		shown.Start(progress.State{Total: 400, Unit: "requests answered"})
+		for _, clock := range []string{report.ClockVirtual, report.ClockReal} {
+			run, answered := timedRun{Runs()[0], clock}, 0
+			run.show(shown, &answered)
+			shown.Update(func(s *progress.State) { answered += 2; s.Done += 2 })
+			<-time.After(11 * time.Second)
+		}
+		shown.Stop()
+		lines, name := strings.Split(out.String(), "\n"), Runs()[0].Name()
+		if len(lines) != 4 || lines[0] != name+" in virtual time, 2 of 200: 2 of 400 requests answered, 10s" ||
+			!strings.HasPrefix(lines[1], name+" in real time: starting its servers") || lines[2] != name+" in real time, 2 of 200: 4 of 400 requests answered, 21s" {
+			t.Errorf("%q", lines)
+		}
+	})
 }

@@ -15,9 +15,9 @@ import (
 	"io"
 	"time"
 
-	"kvferry/bench/bar"
 	"kvferry/bench/page"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 )
 
 // Config is a simulation, or a sweep over one, with where it goes.
@@ -42,9 +42,6 @@ const (
 // clock is what results say of their times.
 const clock = "virtual"
 
-// barPeriod is how often the bar is drawn.
-const barPeriod = 500 * time.Millisecond
-
 // Run runs the simulation or the sweep, prints it and writes its files.
 // When ctx is done it writes and prints the points that had ended and returns
 // ctx's error.
@@ -65,16 +62,16 @@ func (cfg *Config) point(ctx context.Context) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	progress := cfg.progress(s.Load.Requests)
-	out := page.NewFolder(cfg.Out, progress.Say)
+	shown := cfg.start(s.Load.Requests)
+	out := page.NewFolder(cfg.Out, shown.Say)
 	names := []string{summaryFile, reportFile}
 	if cfg.Detailed {
-		out = page.OpenFolder(cfg.Out, progress.Say)
+		out = page.OpenFolder(cfg.Out, shown.Say)
 		s.Records = out
 		names = append([]string{page.RecordsFile}, names...)
 	}
-	r, err := s.Run(ctx, func(ended int) { progress.Set(int64(ended)) })
-	progress.Wipe()
+	r, err := s.Run(ctx, func(ended int) { shown.Set(int64(ended)) })
+	shown.Stop()
 	if r == nil {
 		return errors.Join(err, out.Close())
 	}
@@ -100,17 +97,15 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	for _, p := range w.Params {
 		points *= len(p.Values)
 	}
-	progress := cfg.progress(points * w.Base.Load.Requests)
-	out := page.NewFolder(cfg.Out, progress.Say)
+	shown := cfg.start(points * w.Base.Load.Requests)
+	out := page.NewFolder(cfg.Out, shown.Say)
 	n := 0
-	r, err := w.Run(ctx, func(ended int) { progress.Set(int64(ended)) }, func(p *Result, sofar *SweepResult) {
+	r, err := w.Run(ctx, func(ended int) { shown.Set(int64(ended)) }, func(p *Result, sofar *SweepResult) {
 		n++
-		if !progress.Shown() {
-			progress.Say(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, sofar.label(p), 100*p.Attained, p.Goodput, p.WallS))
-		}
+		shown.Log(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, sofar.label(p), 100*p.Attained, p.Goodput, p.WallS))
 		out.Save(cfg.file(sweepFile, sofar))
 	})
-	progress.Wipe()
+	shown.Stop()
 	if r == nil || len(r.Points) == 0 {
 		return err
 	}
@@ -143,10 +138,9 @@ func (cfg *Config) encode(w io.Writer, result any) error {
 	}{cfg.Command, time.Now(), result})
 }
 
-// progress shows how many requests have ended: a bar with the time left on a terminal, else
-// the lines it is given.
-func (cfg *Config) progress(requests int) *bar.Bar {
-	b := bar.New(cfg.Progress, cfg.Terminal)
-	b.Show(bar.Look{Max: int64(requests), What: "requests simulated", Count: true, Throttle: barPeriod})
-	return b
+// start returns a Task that shows how many of that many requests have ended.
+func (cfg *Config) start(requests int) *progress.Task {
+	t := progress.New(cfg.Progress, cfg.Terminal)
+	t.Start(progress.State{What: "simulating", Total: int64(requests), Unit: "requests"})
+	return t
 }

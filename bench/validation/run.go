@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/bar"
 	"kvferry/bench/contention"
 	"kvferry/bench/observe"
 	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/internal/config"
+	"kvferry/internal/progress"
 )
 
 // What kvbench validate says of itself.
@@ -108,16 +108,16 @@ func (r *Results) worse() (err error) {
 // compute computes the sets and the transfers that meet.
 func (r *Results) compute(ctx context.Context, cfg Config) error {
 	all := checks()
-	b := bar.New(cfg.Progress, cfg.Terminal)
-	b.Show(bar.Look{Max: int64(len(all)), What: "sets computed", Count: true, Throttle: barPeriod})
-	defer b.Wipe()
+	b := progress.New(cfg.Progress, cfg.Terminal)
+	b.Start(progress.State{What: "computing", Total: int64(len(all)), Unit: "sets"})
+	defer b.Stop()
 	for i := range all {
 		s, of, err := all[i].compute(ctx)
 		if err != nil {
 			return err
 		}
 		r.Sets, r.records = append(r.Sets, s), append(r.records, of...)
-		b.Set(int64(len(r.Sets)))
+		b.Add(1)
 	}
 	meet := contention.Config{
 		Profile: engine.DefaultProfile, Transfers: []int{1, 2, 4, 8}, Tokens: 8192, Link: "1GB/s", Oversubscription: []float64{1, 2}, Clock: contention.Virtual,
@@ -126,5 +126,3 @@ func (r *Results) compute(ctx context.Context, cfg Config) error {
 	r.Contention, err = meet.Meet(ctx)
 	return err
 }
-
-const barPeriod = 500 * time.Millisecond

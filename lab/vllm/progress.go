@@ -1,19 +1,11 @@
 package vllm
 
 import (
-	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
-	"kvferry/bench/bar"
-)
-
-// The bar is drawn twice a second; where there is no terminal, a line comes every ten.
-const (
-	barPeriod  = 500 * time.Millisecond
-	linePeriod = 10 * time.Second
+	"kvferry/internal/progress"
 )
 
 // A position is how far a setup is, in time on the machine on which steps were timed. It has no
@@ -61,59 +53,31 @@ func (p *position) total(first int) time.Duration {
 	return sum
 }
 
-// progress shows a position: a bar with the time left on a terminal, else a line now and then.
-type progress struct {
-	*bar.Bar
-	first int
+// setupProgress shows a position. The Task's lock guards it.
+type setupProgress struct {
+	*progress.Task
 	began time.Time
-
-	mu sync.Mutex
-	p  position
+	p     position
 }
 
-// newProgress begins to show a setup from steps[first] on, until Wipe.
-func newProgress(w io.Writer, terminal bool, steps []step, first int) *progress {
-	g := &progress{Bar: bar.New(w, terminal), first: first, began: time.Now(), p: position{steps: steps, at: first}}
-	g.Show(bar.Look{Max: g.p.total(first).Milliseconds()})
-	period := linePeriod
-	if terminal {
-		period = barPeriod
-	}
-	g.Every(period, g.draw)
+// newProgress shows a setup from steps[first] on, until Stop.
+func newProgress(w io.Writer, terminal bool, steps []step, first int) *setupProgress {
+	g := &setupProgress{Task: progress.New(w, terminal), began: time.Now(), p: position{steps: steps, at: first}}
+	g.Start(progress.State{What: steps[first].name, Total: g.p.total(first).Milliseconds()})
+	g.Poll(func(s *progress.State) {
+		s.What, s.Done = g.p.steps[g.p.at].name, g.p.passed(first, time.Since(g.began)).Milliseconds()
+	})
 	return g
 }
 
-func (g *progress) draw() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Since(g.began)
-	passed, total := g.p.passed(g.first, now), g.p.total(g.first)
-	if g.Shown() {
-		g.Set(passed.Milliseconds())
-		return
-	}
-	line := fmt.Sprintf("%s: %.0f %% of all", g.p.steps[g.p.at].name, 100*passed.Seconds()/total.Seconds())
-	if passed > total/10 { // before that it would be a guess
-		line += fmt.Sprintf(", about %.0f s left", now.Seconds()*(total-passed).Seconds()/passed.Seconds())
-	}
-	g.Say(line)
+func (g *setupProgress) start(i int) {
+	g.Update(func(*progress.State) { g.p.start(i, time.Since(g.began)) })
 }
 
-func (g *progress) start(i int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.p.start(i, time.Since(g.began))
-	g.Describe(g.p.steps[i].name)
+func (g *setupProgress) line(text string) {
+	g.Update(func(*progress.State) { g.p.line(text, time.Since(g.began)) })
 }
 
-func (g *progress) line(text string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.p.line(text, time.Since(g.began))
-}
-
-func (g *progress) wrote(bytes int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.p.wrote = bytes
+func (g *setupProgress) wrote(bytes int64) {
+	g.Update(func(*progress.State) { g.p.wrote = bytes })
 }

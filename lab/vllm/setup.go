@@ -89,7 +89,7 @@ func setup(ctx context.Context, cfg Config, run runner, freeOn func(folder strin
 	say("setting up vLLM %s in %s with Python %s", Version, f, version)
 	began := time.Now()
 	shown := newProgress(cfg.Progress, cfg.Terminal, steps, first)
-	defer shown.Wipe()
+	defer shown.Stop()
 	for i := first; i < len(steps); i = state.next(steps, there) {
 		shown.start(i)
 		shown.Say(fmt.Sprintf("%s: %s", steps[i].name, steps[i].makes))
@@ -105,13 +105,13 @@ func setup(ctx context.Context, cfg Config, run runner, freeOn func(folder strin
 			return err
 		}
 	}
-	shown.Wipe()
+	shown.Stop()
 	say("ready after %.0f s: kvlab vllm says how it is used", time.Since(began).Seconds())
 	return nil
 }
 
 // do runs the commands of a step. An error names the step and has what was printed last.
-func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown *progress) error {
+func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown *setupProgress) error {
 	env := environ(append(f.Environ(),
 		"UV_CACHE_DIR="+f.at("wheels"), // on the disk of the environment, so that files are linked and not copied
 		"UV_CONCURRENT_DOWNLOADS=8",    // of the 50 that it would begin at once none is whole when it is interrupted
