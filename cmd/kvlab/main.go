@@ -12,7 +12,7 @@ import (
 	"kvferry/lab"
 )
 
-// Exit statuses that are not the command's own, besides those of package clitestcli.
+// Exit statuses that are not the command's own, besides those of package cli.
 const (
 	exitTimeout = 124 // as timeout(1) has it
 	exitFailed  = 125 // of the lab itself, as container runtimes have it
