@@ -8,7 +8,7 @@ import (
 	"kvferry/internal/config"
 )
 
-// profileCommand is kvbench profile. Its flags and its help are package clitestcalibrate's.
+// profileCommand is kvbench profile. Its flags and its help are package calibrate's.
 func profileCommand(terminal bool) *cobra.Command {
 	var cfg calibrate.ProfileConfig
 	cmd := &cobra.Command{
