@@ -265,7 +265,7 @@ func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *eng
 
 var errNativeVirtual = errors.New(`"native": it is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit`)
 
-// virtualNIC is the link of a setting as package clitestsim models it, and its name. Rates are bytes
+// virtualNIC is the link of a setting as package sim models it, and its name. Rates are bytes
 // a second.
 func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
 	config.Default(&link, s.Link)

@@ -13,7 +13,7 @@ import (
 	"kvferry/transport/pacing"
 )
 
-// nicsCommand is kvbench nics. All that it does is in package clitestbench/nics, limits too, so that a
+// nicsCommand is kvbench nics. All that it does is in package bench/nics, limits too, so that a
 // test and a person run the same.
 func nicsCommand() *cobra.Command {
 	var cfg nics.Config
@@ -35,7 +35,7 @@ func nicsCommand() *cobra.Command {
 	return cmd
 }
 
-// nicsNames are the flags that set the fields of the configurations of package clitestnics.
+// nicsNames are the flags that set the fields of the configurations of package nics.
 var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
 	"Cases": "--cases", "Beside": "--beside", "Warmup": "--warmup",

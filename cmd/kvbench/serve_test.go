@@ -106,7 +106,7 @@ func TestServeStrangers(t *testing.T) {
 }
 
 // TestServePublished: published commands of SGLang's client run as they stand and ask for the tokens
-// that they asked for then. The tests of package clitestload have the totals of all of them.
+// that they asked for then. The tests of package load have the totals of all of them.
 func TestServePublished(t *testing.T) {
 	for _, c := range []struct {
 		args          string
