@@ -119,7 +119,7 @@ func TestListing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := load(os.DirFS("."))
+	tree, err := wholeTree()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package arch
 import (
 	"go/ast"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -76,7 +75,7 @@ var alone = map[string]string{
 // command does, is a file of that package.
 func TestPackagesAreShared(t *testing.T) {
 	t.Parallel()
-	tree, err := load(os.DirFS("."))
+	tree, err := wholeTree()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +141,7 @@ func TestLonely(t *testing.T) {
 
 func TestPackages(t *testing.T) {
 	t.Parallel()
-	tree, err := load(os.DirFS("."))
+	tree, err := wholeTree()
 	if err != nil {
 		t.Fatal(err)
 	}

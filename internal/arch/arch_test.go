@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 )
@@ -87,6 +88,9 @@ func load(tree fs.FS) ([]source, error) {
 		return nil
 	})
 }
+
+// wholeTree returns this tree, which is parsed once for all tests. They do not change it.
+var wholeTree = sync.OnceValues(func() ([]source, error) { return load(os.DirFS(".")) })
 
 // A rule returns what is wrong with a file, or "".
 type rule func(source) string
@@ -248,7 +252,7 @@ func naps(s source) (found bool) {
 
 func TestArchitecture(t *testing.T) {
 	t.Parallel()
-	tree, err := load(os.DirFS("."))
+	tree, err := wholeTree()
 	if err != nil {
 		t.Fatal(err)
 	}

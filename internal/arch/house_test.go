@@ -5,7 +5,6 @@ package arch
 import (
 	"go/ast"
 	"go/types"
-	"os"
 	"strings"
 	"testing"
 )
@@ -13,7 +12,7 @@ import (
 // TestLocksAreReleasedWhereTaken: a function of package node that takes a lock releases it. A lock that is released by
 // another function stays taken after a panic or an early return in between, and whoever waits for it hangs.
 func TestLocksAreReleasedWhereTaken(t *testing.T) {
-	files, err := load(os.DirFS("."))
+	files, err := wholeTree()
 	if err != nil {
 		t.Fatal(err)
 	}
