@@ -6,7 +6,7 @@ import (
 	"kvferry/placement"
 )
 
-// MigrationNeeds is which flag those need that have no effect by themselves, for cli.Needs.
+// MigrationNeeds maps each flag that has no effect alone to the flag that it needs, for cli.Needs.
 var MigrationNeeds = map[string]string{"migration-interval": "migration", "migration-threshold": "migration"}
 
 // AddMigrationFlags adds those that set a migration, of a proxy or a simulated cluster.

@@ -16,7 +16,7 @@ func TierFlags(fs *pflag.FlagSet, c *kvcache.TierConfig) {
 	fs.Float64Var(&c.Disk, "disk-gb-s", kvcache.DefaultDisk, "GB/s of the disk, reads and writes together")
 }
 
-// TierNeeds is which flag those need that have no effect by themselves, for cli.Needs.
+// TierNeeds maps each flag that has no effect alone to the flag that it needs, for cli.Needs.
 var TierNeeds = map[string]string{"pcie-gb-s": "kv-offloading-size", "disk-gb-s": "max-local-disk-size"}
 
 // TierFlagNames are the flags that set the fields of a kvcache.TierConfig, those of vLLM and

@@ -48,7 +48,7 @@ const (
   kvbench simulate --profile h200.json --request-rate 4`
 )
 
-// ProfileConfig is what is asked.
+// ProfileConfig configures RunProfile: a profile estimated from a datasheet, or measured on a server.
 type ProfileConfig struct {
 	Model        string // name of a config.json
 	GPU          string // of the table, or name of a JSON file

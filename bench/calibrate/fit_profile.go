@@ -51,7 +51,7 @@ type Search struct {
 	OnProgress func(evaluations int, loss float64)
 }
 
-// SearchResult is what a search came to.
+// SearchResult holds the best profile that a search found.
 type SearchResult struct {
 	Profile     *engine.Profile
 	Figures     []Figure // of Profile
@@ -135,7 +135,7 @@ func (s Search) at(x []float64) (*engine.Profile, error) {
 	return WithFields(s.Profile, values)
 }
 
-// loss is what a search makes small: the mean over figures of
+// loss returns the value that a search minimizes, the mean over figures of
 //
 //	2 (sqrt(1 + r²) - 1),   r = ln(Got/Want) / Scale
 //

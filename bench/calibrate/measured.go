@@ -41,15 +41,14 @@ func (m *Measuring) addFlags(fs *pflag.FlagSet) {
 	fs.Uint64Var(&m.Held.Seed, "seed", 1, "of --check: seed of lengths and arrivals")
 }
 
-// ProfileNeeds is which flag those need that have no effect by themselves, for cli.Needs.
+// ProfileNeeds maps each flag that has no effect alone to the flag that it needs, for cli.Needs.
 var ProfileNeeds = map[string]string{
 	"known-itl-context": "known-itl", "known-ttft-tokens": "known-ttft",
 	"rounds": "from", "kv-blocks": "from", "check": "from", "profile": "check",
 	"num-prompts": "check", "request-rate": "check", "random-input-len": "check", "random-output-len": "check", "seed": "check",
 }
 
-// FittingFlags are flags that say how a profile is fitted, and with which the profile that --profile checks has
-// nothing to do.
+// FittingFlags lists the flags that configure a fit. They have no effect on a profile that --profile checks.
 var FittingFlags = []string{"rounds", "kv-blocks", "out", "model", "gpu", "engine", "quantization", "kv-bytes", "max-model-len", "max-num-seqs", "max-num-batched-tokens", "block-size"}
 
 // Waits of the series: for a point, before each, and for the server.
@@ -59,7 +58,7 @@ const (
 	ready    = time.Minute
 )
 
-// minSeriesTokens is how many tokens a request of the series has, or not many more, where one sequence decodes.
+// minSeriesTokens is about the number of tokens of a request in the series in which one sequence decodes.
 const minSeriesTokens = 64
 
 // measure fits a profile to a server that runs, or checks one.

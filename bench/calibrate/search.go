@@ -159,7 +159,7 @@ func (f *fitting) predict(ctx context.Context, s *state) ([]float64, error) {
 	return slices.Concat(values...), errors.Join(errs...)
 }
 
-// weigh says how much a sight counts in the least squares whose loss this is: see [loss].
+// weigh returns the weight of a sight in the least squares, and its loss: see [loss].
 func (f *fitting) weigh(got float64, o sight) (weight, loss float64) {
 	s := f.scale(&o)
 	h := math.Hypot(1, (got-o.value)/s)

@@ -21,7 +21,7 @@ func agreed() (ServerFigures, ClientFigures) {
 	c := ClientFigures{
 		Sent: 1000, Answered: 1000, InputTokens: 500000, OutputTokens: 100000, CountedBy: client.CountUsage,
 		TTFTMS: 103, ITLMS: 10, TPOTMS: 10, E2ELMS: 1093, WholeMS: 1094, WantedHitRate: 0.5,
-		NICs: niCs{"eth0": {Received: 11e9, Transmitted: 1e9}}, Here: true,
+		NICs: nicTraffic{"eth0": {Received: 11e9, Transmitted: 1e9}}, Here: true,
 	}
 	return f, c
 }

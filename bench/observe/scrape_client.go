@@ -18,7 +18,7 @@ type ClientFigures struct {
 	// CountedBy says who counted the tokens: client.CountUsage if it was the server itself.
 	CountedBy string `json:"counted_by"`
 	// Means over the answered requests, in milliseconds. Whole is to the stream's end, which
-	// e2EL does not wait for.
+	// E2EL does not wait for.
 	TTFTMS  float64 `json:"mean_ttft_ms"`
 	ITLMS   float64 `json:"mean_itl_ms"`
 	TPOTMS  float64 `json:"mean_tpot_ms"`
@@ -29,13 +29,13 @@ type ClientFigures struct {
 
 	// The rest is for the caller to set.
 
-	WantedHitRate float64 `json:"wanted_prefix_hit_rate"` // the load's; 0 is none
-	NICs          niCs    `json:"nics,omitempty"`         // what this machine carried in the run
-	// Here says that all transfers of KV begin or end on this machine, so that they are in niCs.
+	WantedHitRate float64    `json:"wanted_prefix_hit_rate"` // the load's; 0 is none
+	NICs          nicTraffic `json:"nics,omitempty"`         // what this machine carried in the run
+	// Here says that all transfers of KV begin or end on this machine, so that they are in NICs.
 	Here bool `json:"server_is_here"`
 }
 
-// timed are the answers that say how long the server had them (client.Timings).
+// A timed summarizes the answers that say how long the server worked on them (client.Timings).
 type timed struct {
 	Answers   int     `json:"answers"`
 	BusyMS    float64 `json:"mean_busy_ms"`    // by what they say
@@ -45,7 +45,7 @@ type timed struct {
 	Longer int `json:"longer_than_waited"`
 }
 
-// ClientFiguresOf is the account of a run's records.
+// ClientFiguresOf returns the client's account of a run, from its records.
 func ClientFiguresOf(records iter.Seq[*client.Record]) ClientFigures {
 	var c ClientFigures
 	var tpots, gaps int

@@ -57,7 +57,7 @@ func (h histogram) since(old histogram) (histogram, bool) {
 	return d, true
 }
 
-// A latency is what a server's histogram saw in a run. ClientFiguresOf no values all is 0.
+// A latency summarizes the values that a server's histogram counted in a run. All fields are 0 if it counted none.
 type latency struct {
 	Values float64  `json:"values"`
 	MeanMS float64  `json:"mean_ms"`

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A traffic is how many bytes a network interface has carried since it came up.
+// A traffic holds the bytes that a network interface has carried since it came up.
 type traffic struct {
 	Received    uint64 `json:"received_bytes"`
 	Transmitted uint64 `json:"transmitted_bytes"`
@@ -16,14 +16,14 @@ type traffic struct {
 
 // A NIC's bytes by its name: "eth0", and of RDMA "mlx5_0/1", whose bytes the network
 // interface of the same card does not count.
-type niCs map[string]traffic
+type nicTraffic map[string]traffic
 
 // ReadNICs reads this machine's counters, of Linux; elsewhere there are none.
-func ReadNICs() niCs { return readNICs(os.DirFS("/sys/class")) }
+func ReadNICs() nicTraffic { return readNICs(os.DirFS("/sys/class")) }
 
 // readNICs reads the counters below /sys/class. What cannot be read is left out.
-func readNICs(class fs.FS) niCs {
-	nics := niCs{}
+func readNICs(class fs.FS) nicTraffic {
+	nics := nicTraffic{}
 	read := func(name, dir, received, transmitted string, unit uint64) {
 		r, err1 := number(class, path.Join(dir, received))
 		t, err2 := number(class, path.Join(dir, transmitted))
@@ -57,8 +57,8 @@ func number(class fs.FS, name string) (uint64, error) {
 
 // Since is what the interfaces carried after n was another. One that is new, or whose
 // counters went back, is left out.
-func (n niCs) Since(before niCs) niCs {
-	d := niCs{}
+func (n nicTraffic) Since(before nicTraffic) nicTraffic {
+	d := nicTraffic{}
 	for name, now := range n {
 		old, ok := before[name]
 		if ok && now.Received >= old.Received && now.Transmitted >= old.Transmitted {
@@ -71,7 +71,7 @@ func (n niCs) Since(before niCs) niCs {
 // Most is the most that can have come to or gone from this machine: all interfaces, in the
 // direction that has more. A bond or a bridge counts its members' bytes again, so it may
 // be less.
-func (n niCs) Most() uint64 {
+func (n nicTraffic) Most() uint64 {
 	var received, transmitted uint64
 	for _, t := range n {
 		received += t.Received

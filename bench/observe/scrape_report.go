@@ -15,7 +15,7 @@ type Scrape struct {
 	http   *http.Client
 	before []*Snapshot // nil of one that could not be read
 	faults []error     // of these
-	nics   niCs
+	nics   nicTraffic
 }
 
 // A MetricsPage of metrics is asked for with a header, for servers that want a key; it may be nil.
@@ -24,7 +24,7 @@ type MetricsPage struct {
 	Header http.Header
 }
 
-// StartScrape reads the pages, of which none need be there, and this machine's niCs.
+// StartScrape reads the pages, of which none need be there, and this machine's NICs.
 func StartScrape(ctx context.Context, c *http.Client, pages []MetricsPage) *Scrape {
 	r := &Scrape{pages: pages, http: c, nics: ReadNICs()}
 	for _, p := range pages {
@@ -63,8 +63,8 @@ func (r *Scrape) After(ctx context.Context, c ClientFigures) ServerReport {
 	return report
 }
 
-// since is what the pages say of the time after StartScrape: of all together first, if there are
-// several of one kind of server, then of each.
+// since returns what the servers counted after StartScrape, page by page. If several pages are of one kind of server,
+// the figures of all together come first.
 func (r *Scrape) since(ctx context.Context) (list []ServerFigures, missing []string) {
 	var before, after []*Snapshot
 	for i, p := range r.pages {
@@ -95,7 +95,7 @@ func (r *Scrape) since(ctx context.Context) (list []ServerFigures, missing []str
 // A ServerReport is the two accounts of a run.
 type ServerReport struct {
 	Client ClientFigures `json:"client"`
-	// Server is what each page counted. ClientFiguresOf several engines of one kind the first are the
+	// Server has the figures of each page. If several pages are of one kind of engine, the first are the
 	// figures of all together, which are compared with the client's.
 	Server  []ServerFigures `json:"server"`
 	Missing []string        `json:"missing,omitempty"` // why there is no page

@@ -31,14 +31,14 @@ var ServerRules = []struct {
 	{"fewer output tokens", fewerOutputTokens},
 	{"fewer input tokens", fewerInputTokens},
 	{"server's TTFT longer", ttftLonger},
-	{"server's E2EL longer", e2ELLonger},
+	{"server's E2EL longer", e2elLonger},
 	{"answers' timings longer", timingsLonger},
 	{"client's gaps wider", widerGaps},
 	{"prefix hit rate", hitRate},
 	{"KV more than the NICs carried", kvMoreThanNICs},
 }
 
-// A word is what a rule says.
+// A word is a rule's complaint about the two accounts.
 type word struct {
 	Rule string `json:"rule"`
 	Text string `json:"text"`
@@ -145,9 +145,9 @@ func ttftLonger(f ServerFigures, c ClientFigures) string {
 	return fmt.Sprintf("the server's mean TTFT, %.1f ms, is longer than the client's, %.1f ms: what the client takes for the first token is a chunk without one, such as a chat's role", l.MeanMS, c.TTFTMS)
 }
 
-// e2ELLonger: a request is at the server for a part of the time that the client waits for
+// e2elLonger: a request is at the server for a part of the time that the client waits for
 // its end.
-func e2ELLonger(f ServerFigures, c ClientFigures) string {
+func e2elLonger(f ServerFigures, c ClientFigures) string {
 	l := f.Latencies[e2EL]
 	if l.Values == 0 || c.Answered == 0 || c.Answered != c.Sent || !same(f, c) || !longer(l.MeanMS, c.WholeMS) {
 		return ""
@@ -182,7 +182,7 @@ func hitRate(f ServerFigures, c ClientFigures) string {
 	return fmt.Sprintf("the server found %.1f %% of the prompt tokens in its prefix cache, and %.1f %% were wanted", 100*rate, 100*c.WantedHitRate)
 }
 
-// kvMoreThanNICs: what transfers moved between machines went through their niCs, with
+// kvMoreThanNICs: what transfers moved between machines went through their NICs, with
 // headers and all else that this machine sent. Within a machine it need not.
 func kvMoreThanNICs(f ServerFigures, c ClientFigures) string {
 	kv, most := f.Counts[kvBytes], c.NICs.Most()

@@ -166,8 +166,7 @@ func (s *Snapshot) dialect() *dialect {
 	return nil
 }
 
-// ServerFigures are what a server counted between two snapshots. What it does not say is not in
-// the maps.
+// ServerFigures hold what a server counted between two snapshots. The maps have no entry for what it does not count.
 type ServerFigures struct {
 	URL       string             `json:"url"`
 	Server    string             `json:"server"`            // "vLLM"; empty if no name was known
@@ -243,8 +242,8 @@ func (f *ServerFigures) leaveOut(name string) {
 // finite too.
 func finite(v float64) bool { return math.Abs(v) <= 1e18 }
 
-// hitRate is the share of prompt tokens that the server found in its prefix cache; false if
-// it does not say, or looked up none.
+// HitRate returns the share of prompt tokens that the server found in its prefix cache. It returns false if the server
+// does not count them, or looked up none.
 func (f *ServerFigures) HitRate() (float64, bool) {
 	queries, ok := f.Counts[prefixQueries]
 	hits, also := f.Counts[prefixHits]

@@ -209,7 +209,7 @@ func TestQuantile(t *testing.T) {
 	if q := (histogram{count: 3}).quantile(0.5, 1); q != (quantile{}) {
 		t.Errorf("without buckets: %+v", q)
 	}
-	// An metricsServer that came later has buckets of its own.
+	// An engine that came later has buckets of its own.
 	d, ok := histogram{count: 7, sum: 9, bounds: []float64{1, 2, math.Inf(1)}, below: []float64{2, 6, 7}}.since(
 		histogram{count: 3, sum: 4, bounds: []float64{2, math.Inf(1)}, below: []float64{3, 3}})
 	if !ok || d.count != 4 || d.sum != 5 || !slices.Equal(d.below, []float64{2, 3, 4}) {

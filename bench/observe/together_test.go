@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// metricsServer is a server whose page is one of testdata at first, and another from the second time.
+// metricsServer starts a server that answers with one page of testdata first, and with another from then on.
 func metricsServer(t *testing.T, first, then string) string {
 	t.Helper()
 	var asked atomic.Int32

@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// A RatePhase is how far a RateMeter is.
+// A RatePhase is a phase of a RateMeter.
 type RatePhase int
 
 // Phases, in their order.
@@ -58,8 +58,8 @@ const (
 	blockTime  = 5 * time.Millisecond
 )
 
-// RateBlock is the size of blocks for a rate: large ones on fast links, and on slow ones such as show
-// when they arrive.
+// RateBlock returns the block size for a rate: large on fast links, and on slow ones small enough to show when blocks
+// arrive.
 func RateBlock(rate float64) int64 {
 	block := int64(leastBlock)
 	for block < MostBlock && float64(2*block) <= rate*blockTime.Seconds() {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A testLink is what a test has a load run over: as TCP does, in steps of a millisecond.
+// A testLink carries a test's load as TCP does, in steps of a millisecond.
 type testLink struct {
 	rate  float64 // bytes a second
 	trip  time.Duration

@@ -30,7 +30,7 @@ type Layout struct {
 	Token  int64  `json:"token_layer_bytes"`
 }
 
-// A KVSize is one that a transfer of KV has.
+// A KVSize is the size of a transfer of KV.
 type KVSize struct {
 	Model  string `json:"model"`
 	What   string `json:"what"`

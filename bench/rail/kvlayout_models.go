@@ -22,7 +22,7 @@ var models = []struct {
 	{"deepseek-r1", "deepseek-ai/DeepSeek-R1", 61, 0, 0, 512, 64},
 }
 
-// LayoutNames are the names of known models.
+// LayoutNames returns the names of the known models.
 func LayoutNames() (all []string) {
 	for _, m := range models {
 		all = append(all, m.name)

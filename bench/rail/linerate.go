@@ -12,10 +12,10 @@ import (
 	"kvferry/transport/rails"
 )
 
-// SystemLineRates is this machine's.
+// SystemLineRates reads the rates of this machine's NICs.
 const SystemLineRates LineRates = "/sys"
 
-// A LineRates is a folder of the kernel's files about NICs.
+// A LineRates reads NICs' rates below a folder with the kernel's files about them, /sys.
 type LineRates string
 
 func (s LineRates) read(name ...string) string {
@@ -81,7 +81,7 @@ func (s LineRates) rdmaRate(device string, port int) float64 {
 	return rate * 1e9 / 8
 }
 
-// InterfaceOf is the interface that has the host's address, or "".
+// InterfaceOf returns the interface that has the address of listen's host, or "" if none has it.
 func InterfaceOf(listen string) string {
 	host, _, err := net.SplitHostPort(listen)
 	ip := net.ParseIP(host)

@@ -25,7 +25,7 @@ func FillPattern(b []byte, salt uint64, address int64) {
 	copy(b, tail[:])
 }
 
-// PatternDiffers is where b is not the pattern, or -1.
+// PatternDiffers returns the first index at which b differs from the pattern, or -1.
 func PatternDiffers(b []byte, salt uint64, address int64) int {
 	w := uint64(address) / 8
 	at := 0

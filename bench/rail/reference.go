@@ -34,7 +34,7 @@ const (
 	Iperf3 = "iperf3"
 )
 
-// ReferenceNames are all of them.
+// ReferenceNames lists the references that can be measured.
 var ReferenceNames = []string{Bare, UCX, Iperf3}
 
 // programs are what has to be installed.
@@ -55,7 +55,7 @@ func ParseReferences(text string) (all []string, err error) {
 	return all, nil
 }
 
-// ReferenceInstalled says why a name cannot be measured on this machine; nil if it can.
+// ReferenceInstalled returns nil if the named reference can be measured on this machine, else why it cannot.
 func ReferenceInstalled(name string) error {
 	program, ok := programs[name]
 	if !ok {
@@ -67,7 +67,7 @@ func ReferenceInstalled(name string) error {
 	return nil
 }
 
-// A ReferencePath is how bytes go at one end: by what the rail there uses.
+// A ReferencePath says what a reference uses at one end: the NIC and the address of the rail there.
 type ReferencePath struct {
 	Kind string // of the rail: tcp, rdma, ...
 	NIC  string // interface or device; "" is what the system chooses
@@ -91,7 +91,7 @@ func (p ReferencePath) environment() []string {
 	return env
 }
 
-// A ReferenceShape is what is moved, one at a time.
+// A ReferenceShape describes the blocks to move, one at a time.
 type ReferenceShape struct {
 	Read  bool // the target's memory to the initiator's, else the other way
 	Block int64
@@ -102,7 +102,7 @@ type ReferenceShape struct {
 // A Rank is a percentile, which is nil where too few samples were taken to know it.
 type Rank = *float64
 
-// ReferenceFigures are what was measured.
+// ReferenceFigures hold the measured latencies and rate of a reference.
 type ReferenceFigures struct {
 	Of      string  `json:"of"` // what they are figures of
 	Samples int64   `json:"samples"`

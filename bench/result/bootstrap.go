@@ -7,7 +7,7 @@ import (
 	"kvferry/bench/figure"
 )
 
-// bootstrapped are what is computed of each draw, in this order: the mean, and percentiles.
+// bootstrapped lists the figures of each draw, in this order: the mean, and percentiles.
 var bootstrapped = []struct {
 	key string // in the figures' names
 	p   float64

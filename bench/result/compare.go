@@ -47,7 +47,7 @@ type comparison struct {
 	Alone []string `json:"alone,omitempty"`
 }
 
-// A group is results of one kind of run. Their first is what the others are compared with.
+// A group holds results of one kind of run. The others are compared with the first.
 type group struct {
 	Name    string   `json:"name,omitempty"` // where there are several groups
 	Results []side   `json:"results"`

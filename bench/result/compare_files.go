@@ -21,7 +21,7 @@ const (
 	reportFile  = "report.html"
 )
 
-// CompareConfig is what is compared, and how.
+// CompareConfig names the results to compare, and configures the intervals of their differences.
 type CompareConfig struct {
 	Paths      []string // files and folders of results, two or more, or one that has several
 	Confidence float64  // of the intervals, in percent: 50 to 99.9

@@ -2,7 +2,7 @@ package serve
 
 import "math"
 
-// A RatePoint is all runs of one value.
+// A RatePoint sums up the runs of one value.
 type RatePoint struct {
 	Value    float64 `json:"value"`
 	Runs     int     `json:"runs"`
@@ -38,7 +38,7 @@ func (p *RatePoint) sure(attainment float64) bool {
 // side.
 const z = 1.959963984540054
 
-// wilson is the 95 % score interval of a share of which n draws had k (E. B. wilson,
+// wilson returns the 95 % score interval of a share of which n draws had k (E. B. Wilson,
 // Probable Inference, 1927):
 //
 //	(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n),  p = k/n
@@ -61,8 +61,8 @@ func wilson(k, n int) (low, high float64) {
 	return low, high
 }
 
-// RequestsFor is how many requests a value needs, if all keep the SLO, to be sure of it: 381
-// for 0.99. There is no such number for an attainment of 1: it is 0.
+// RequestsFor returns how many requests a value needs, all of which keep the SLO, to be sure that it attains it: 381
+// for 0.99. It returns 0 for an attainment of 1, which no number of requests makes sure.
 func RequestsFor(attainment float64) int {
 	if attainment >= 1 {
 		return 0

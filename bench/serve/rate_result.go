@@ -8,7 +8,7 @@ import (
 	"kvferry/bench/page"
 )
 
-// A RateLimit is what ended a search.
+// A RateLimit is the reason why a search ended.
 type RateLimit string
 
 // Limits.
@@ -41,7 +41,7 @@ type RateResult struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// RateResult is the answer, once Next has no more; before that it is [unfinished].
+// Result returns the answer, once Next has no more; before that it is [unfinished].
 func (s *RateSearch) Result() RateResult {
 	c := &s.cfg
 	r := RateResult{Quantity: c.Quantity, Attainment: c.Attainment, Precision: c.Precision}

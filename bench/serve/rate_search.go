@@ -10,7 +10,7 @@ package serve
 //	Start ──▶ double while it is kept, halve while it is missed ──▶ bisect ──▶ repeat both ends ──▶ answer
 //
 // A run of n requests of which k kept the SLO is a draw: its share k/n is not that of the
-// madeUpServer. The share's 95 % interval is wilson's (1927), which holds for shares near 1,
+// server. The share's 95 % interval is Wilson's (1927), which holds for shares near 1,
 // where the usual k/n ± 1.96 sqrt(...) does not. A value is sure when the attainment that is
 // wanted lies outside its interval. On the way an unsure value counts by its share: its
 // other side is a bisection away. When the ends of the bracket are as near as the precision
@@ -35,16 +35,16 @@ import (
 	"kvferry/internal/config"
 )
 
-// A RateQuantity is what is searched for.
+// A RateQuantity is the quantity that is searched: a request rate or a concurrency.
 type RateQuantity string
 
-// RateQuantities. A concurrency is a whole number.
+// The quantities. A concurrency is a whole number.
 const (
 	Rate        RateQuantity = "rate"        // requests/s, of an open loop
 	Concurrency RateQuantity = "concurrency" // requests in flight, of a closed loop
 )
 
-// RateQuantities are the names of all, for flags.
+// RateQuantities lists all quantities, for flags.
 var RateQuantities = []RateQuantity{Rate, Concurrency}
 
 // unit is what a value of it is counted in, for texts.
@@ -55,7 +55,7 @@ func (q RateQuantity) unit() string {
 	return "requests/s"
 }
 
-// RateConfig says what to search. A zero value of a field is its default.
+// RateConfig configures a search. A zero value of a field is its default.
 type RateConfig struct {
 	Quantity   RateQuantity // default Rate
 	Attainment float64      // share of requests that must keep the SLO, above 0 up to 1; default 0.99
@@ -116,14 +116,14 @@ func (c RateConfig) Validate() error {
 	return f.Err("ratesearch.Config")
 }
 
-// A RateSearch is one that goes on. It is for one goroutine.
+// A RateSearch is the state of a search. It is for one goroutine.
 type RateSearch struct {
 	cfg    RateConfig
 	points []*RatePoint // in ascending order of Value
 	runs   int
 }
 
-// NewRateSearch begins a search. Its error is that of RateConfig.Validate.
+// NewRateSearch returns a search that has run nothing yet. Its error is that of RateConfig.Validate.
 func NewRateSearch(c RateConfig) (*RateSearch, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func NewRateSearch(c RateConfig) (*RateSearch, error) {
 	return &RateSearch{cfg: c.defaults()}, nil
 }
 
-// A RateTry is a run to do next.
+// A RateTry is the run that a search wants next.
 type RateTry struct {
 	Value float64
 	// Repeat is how many runs of this value there were. Each needs a load of its own, or it
@@ -237,7 +237,7 @@ func (s *RateSearch) find(v float64) (int, bool) {
 	})
 }
 
-// A RateRun is what came of a RateTry.
+// A RateRun is the outcome of a RateTry.
 type RateRun struct {
 	Value    float64
 	Requests int // that the run had, failed ones too

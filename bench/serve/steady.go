@@ -61,16 +61,16 @@ import (
 // A SteadyMethod is a definition of the window.
 type SteadyMethod string
 
-// SteadyMethods.
+// The methods.
 const (
 	MSER              SteadyMethod = "mser"
 	steadyConcurrency SteadyMethod = "concurrency"
 )
 
-// SteadyMethods are the names of all, for flags.
+// SteadyMethods lists all methods, for flags.
 var SteadyMethods = []SteadyMethod{MSER, steadyConcurrency}
 
-// SteadyConfig says how a window is found. A zero value of a field is its default.
+// SteadyConfig configures how a window is found. A zero value of a field is its default.
 type SteadyConfig struct {
 	Method SteadyMethod // default MSER
 	Ratio  float64      // of the peak, for steadyConcurrency: above 0 up to 1; default 0.8

@@ -12,8 +12,8 @@ import (
 	"kvferry/bench/page"
 )
 
-// A SteadySpread is of one latency, in milliseconds; percentiles are numpy.percentile's linear
-// kind. It is zero of no values.
+// A SteadySpread summarizes one latency, in milliseconds. Percentiles are numpy.percentile's linear kind. All fields
+// are 0 if there are no values.
 type SteadySpread struct {
 	Values int     `json:"values"`
 	Mean   float64 `json:"mean_ms"`
@@ -21,7 +21,7 @@ type SteadySpread struct {
 	P99    float64 `json:"p99_ms"`
 }
 
-// SteadyFigures are those of a window; the package comment says what counts in which.
+// SteadyFigures hold the figures of a window; the comment in steady.go says what counts in which.
 type SteadyFigures struct {
 	SteadyWindow
 	Duration          float64      `json:"duration_s"`
@@ -39,8 +39,8 @@ type SteadyFigures struct {
 	E2EL              SteadySpread `json:"e2el"`
 }
 
-// SteadyFigures are the window's of the records that it was found in. In memory it takes 8
-// bytes a token of the window.
+// Figures computes the window's figures from the records that it was found in. It takes 8 bytes of memory for each
+// token of the window.
 func (w SteadyWindow) Figures(records iter.Seq[*client.Record]) SteadyFigures {
 	f := SteadyFigures{SteadyWindow: w, Duration: w.End - w.Start}
 	var ttft, tpot, itl, e2el []float64
@@ -96,8 +96,8 @@ func spread(seconds []float64) SteadySpread {
 	}
 }
 
-// WholeWindow is all of a run, from the first Sent to the last Finish, for its figures by the
-// same formulas.
+// WholeWindow returns the window of a whole run, from the first Sent to the last Finish, so that the run's figures come
+// from the same formulas.
 func WholeWindow(records iter.Seq[*client.Record]) SteadyWindow {
 	w := SteadyWindow{Method: "whole run"}
 	for i, s := range inFlight(records) {

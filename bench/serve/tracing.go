@@ -16,7 +16,7 @@ import (
 	"kvferry/internal/version"
 )
 
-// tracing says what the traces of a run are.
+// A tracing configures the traces of a run.
 type tracing struct {
 	// Endpoint is the collector's, as otlp.Endpoint finds it. If it is empty contexts are
 	// made, and no spans.

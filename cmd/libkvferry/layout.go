@@ -11,7 +11,7 @@ import (
 	"kvferry/bindings/capi"
 )
 
-// What kvferry.h says is what package capi has: anything else does not compile. An index into an
+// The constants and layouts of kvferry.h and package capi are the same: anything else does not compile. An index into an
 // array of one that is not 0 is an error.
 var one [1]struct{}
 

@@ -22,7 +22,7 @@ func NewPythonRandom(seed int64) *PythonRandom {
 	return &PythonRandom{newMersenneTwisterArray(key)}
 }
 
-// PythonRandom is random(): uniform on [0, 1).
+// Random is random(): uniform on [0, 1).
 func (r *PythonRandom) Random() float64 { return r.source.Float64() }
 
 // Getrandbits is getrandbits(k), of k from 1 to 64. The low word is drawn first.
