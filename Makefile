@@ -162,7 +162,7 @@ bench-accuracy: ## what no test may ask of a busy machine: late timers, links of
 
 bench-simulate: ## events a second in virtual time, and where the time goes (COUNT=3)
 	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
-	$(GO) test -run '^$$' -bench 'Network|Histogram|VirtualTable' -count $(COUNT) ./sim ./bench/figure ./bench; \
+	$(GO) test -run '^$$' -bench 'Network|Histogram|VirtualTable' -count $(COUNT) ./sim ./bench/stats ./bench; \
 	$(GO) test -run '^$$' -bench Simulation -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench/simulation; \
 	$(GO) tool pprof -top -nodecount 16 $$out/bench.test $$out/cpu 2>/dev/null
 

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/server"
+	"kvferry/bench/stats"
 	"kvferry/handoff"
 	"kvferry/load"
 )
@@ -144,8 +144,8 @@ func (x *run) ready(ctx context.Context, c *Cell, cluster Cluster, asker *client
 	}
 	if err != nil {
 		said := ""
-		if len(page.Present(x.cfg.Out, page.LogFile)) > 0 {
-			said = ", see " + filepath.Join(x.cfg.Out, page.LogFile)
+		if len(document.Present(x.cfg.Out, document.LogFile)) > 0 {
+			said = ", see " + filepath.Join(x.cfg.Out, document.LogFile)
 		}
 		c.unserved(ctx, "%v%s", err, said)
 		return "", nil
@@ -222,7 +222,7 @@ func (c *Cell) measure(took time.Duration) {
 	for i := range c.Records {
 		m.Add(&c.Records[i].Record)
 	}
-	metrics := m.Metrics(figure.Seconds(took))
+	metrics := m.Metrics(stats.Seconds(took))
 	c.Metrics = &metrics
 }
 
@@ -349,7 +349,7 @@ func (c *Cell) behindLink() (share, median float64, known bool) {
 		return 0, 0, false
 	}
 	slices.Sort(times)
-	return float64(late) / float64(len(times)), figure.Percentile(times, 50), true
+	return float64(late) / float64(len(times)), stats.Percentile(times, 50), true
 }
 
 func (c *Cell) print(w io.Writer) error {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"kvferry/bench/calibrate"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/load"
 )
@@ -140,7 +140,7 @@ func TestFit(t *testing.T) {
 	}
 	start.Name = engine.AttentionProfile
 	prof, err := calibrate.WithFields(start, map[string]float64{
-		"costs.prefill_attention_ns": figure.Round(attentionNS, 2), "costs.decode_kv_token_ns": figure.Round(contextNS, 0),
+		"costs.prefill_attention_ns": stats.Round(attentionNS, 2), "costs.decode_kv_token_ns": stats.Round(contextNS, 0),
 		"costs.decode_seq_ms": 0.01, "costs.prefill_token_ms": 0.183, // what they were, less what attention was of them
 	})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/server"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
@@ -118,7 +118,7 @@ func (c Config) Validate() error {
 	}{{"RequestTimeout", c.RequestTimeout}, {"ReadyTimeout", c.ReadyTimeout}} {
 		bad.Refuse(d.v < 0, d.field, d.v, "use a positive duration such as 2m")
 	}
-	bad.Check("Out", page.CheckNew(c.Out))
+	bad.Check("Out", document.CheckNew(c.Out))
 	switch {
 	case c.Start == nil && c.Virtual == nil:
 		bad.Add("Start", nil, "there is nothing to do: say what is measured, what is computed, or both")
@@ -139,7 +139,7 @@ var ErrFaults = errors.New("cells with faults")
 // comparison. Records are kept as requests end, the rest of the output folder is
 // rewritten after each cell. When ctx is done it keeps and prints what there is and
 // returns ctx's error. Results are returned with any error that came after the first
-// cell began: ErrFaults, a MismatchError, and a page.OutputError for a folder that
+// cell began: ErrFaults, a MismatchError, and a document.OutputError for a folder that
 // could not be written.
 func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if err := cfg.Validate(); err != nil {
@@ -159,14 +159,14 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 
 func (x *run) run(ctx context.Context) (*Results, error) {
 	cfg := x.cfg
-	x.out = page.OpenFolder(cfg.Out, x.bar.Say)
+	x.out = document.OpenFolder(cfg.Out, x.bar.Say)
 	err := x.cells(ctx)
 	kept := x.out.Close()
 	r := x.results
 	if len(r.Cells) > 0 {
 		err = errors.Join(err, WriteTable(cfg.Stdout, r))
 		if kept == nil {
-			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, page.Present(cfg.Out, page.RecordsFile, summaryFile, tableFile, reportFile, page.LogFile)...))
+			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", document.Listing(cfg.Out, document.Present(cfg.Out, document.RecordsFile, summaryFile, tableFile, reportFile, document.LogFile)...))
 			err = errors.Join(err, e)
 		}
 	}
@@ -194,7 +194,7 @@ func (r *Results) faults() error {
 type run struct {
 	cfg     Config
 	results *Results
-	out     *page.Folder
+	out     *document.Folder
 	bar     *cellProgress
 	// watch looks at the machine until end is called; machine.StartWatch, but in tests.
 	watch func(pids []int) (end func() (*observe.Disturbance, error), err error)

@@ -17,8 +17,8 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/client/clienttest"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/server"
 	"kvferry/load"
 )
@@ -63,7 +63,7 @@ func readSummary(t *testing.T, dir string) Summary {
 
 func readAll(t *testing.T, dir string) []Record {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, page.RecordsFile))
+	f, err := os.Open(filepath.Join(dir, document.RecordsFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestRunNotReady(t *testing.T) {
 	f.Unhealthy.Store(1 << 30)
 	clienttest.NewServer(t, f)
 	out := t.TempDir()
-	log := filepath.Join(out, page.LogFile)
+	log := filepath.Join(out, document.LogFile)
 	var stdout bytes.Buffer
 	_, err := Run(t.Context(), Config{
 		Workloads: []load.Workload{scaled}, Settings: settings(t, "tcp"), Out: out, ReadyTimeout: 60 * time.Millisecond, Stdout: &stdout,
@@ -267,7 +267,7 @@ func TestRunNotReady(t *testing.T) {
 			t.Errorf("err = %v, want %q", err, want)
 		}
 	}
-	if !strings.Contains(stdout.String(), ","+page.LogFile+"}") {
+	if !strings.Contains(stdout.String(), ","+document.LogFile+"}") {
 		t.Errorf("the log is not listed:\n%s", stdout.String())
 	}
 }

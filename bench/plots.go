@@ -13,18 +13,18 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 var (
-	measuredColor  = page.Palette[0]
+	measuredColor  = document.Palette[0]
 	publishedColor = color.RGBA{0xb8, 0xc2, 0xcc, 0xff}
 )
 
 // plots are a group's figures: bars of what was measured beside what was
 // published, the distribution of TTFT, and where the time went.
-func (g group) plots() ([]*page.Plot, error) {
-	var plots []*page.Plot
+func (g group) plots() ([]*document.Plot, error) {
+	var plots []*document.Plot
 	for _, b := range []struct {
 		title string
 		of    func(*client.Figures) float64
@@ -62,7 +62,7 @@ func (g group) settings() []string {
 
 // bars draws measured and published side by side, with their values on top. A series
 // that no cell has is left out.
-func (g group) bars(title string, of func(*client.Figures) float64) (*page.Plot, error) {
+func (g group) bars(title string, of func(*client.Figures) float64) (*document.Plot, error) {
 	type series struct {
 		name  string
 		color color.Color
@@ -85,7 +85,7 @@ func (g group) bars(title string, of func(*client.Figures) float64) (*page.Plot,
 	all = slices.DeleteFunc(all, func(s series) bool {
 		return !slices.ContainsFunc(g.cells, func(c *Cell) bool { return s.of(c) != nil })
 	})
-	p := page.NewPlot(title)
+	p := document.NewPlot(title)
 	width := min(22, 125/float64(len(g.cells))) // points: two bars and a gap for each cell
 	figures := font.Font{Typeface: "Liberation", Variant: "Sans", Size: 8}
 	switch n := len(g.cells); { // names and figures stand side by side
@@ -128,16 +128,16 @@ func (g group) bars(title string, of func(*client.Figures) float64) (*page.Plot,
 		p.Key(s.name, b)
 	}
 	p.NominalX(g.settings()...)
-	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
+	p.Y.Min, p.Y.Max = 0, document.Headroom(top)
 	p.X.Min, p.X.Max = -0.6, float64(len(g.cells))-0.4
 	return p, nil
 }
 
 // ttftCDF draws which share of the requests had their first token by when.
-func (g group) ttftCDF() (*page.Plot, error) {
-	p := page.NewPlot("TTFT, share of requests")
+func (g group) ttftCDF() (*document.Plot, error) {
+	p := document.NewPlot("TTFT, share of requests")
 	p.X.Label.Text = "ms"
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, document.DecadeTicks{}
 	low, high := math.Inf(1), 0.0
 	for i, c := range g.cells {
 		var ttft []float64
@@ -172,8 +172,8 @@ func (g group) ttftCDF() (*page.Plot, error) {
 
 // stages stacks the mean request's parts, one bar a setting. Parts that take no time
 // in any setting are left out.
-func (g group) stages() (*page.Plot, error) {
-	p := page.NewPlot("Mean request's time by part (ms; hidden transfers overlap prefill)")
+func (g group) stages() (*document.Plot, error) {
+	p := document.NewPlot("Mean request's time by part (ms; hidden transfers overlap prefill)")
 	names := g.settings()
 	slices.Reverse(names) // the axis starts at the bottom
 	var below *plotter.BarChart
@@ -199,7 +199,7 @@ func (g group) stages() (*page.Plot, error) {
 			return nil, err
 		}
 		b.Horizontal = true
-		b.Color, b.LineStyle.Width = page.Palette[i%len(page.Palette)], 0
+		b.Color, b.LineStyle.Width = document.Palette[i%len(document.Palette)], 0
 		if below != nil {
 			b.StackOn(below)
 		}
@@ -208,7 +208,7 @@ func (g group) stages() (*page.Plot, error) {
 		p.Key(stage, b)
 	}
 	p.NominalY(names...)
-	p.X.Min, p.X.Max = 0, page.Headroom(top)
+	p.X.Min, p.X.Max = 0, document.Headroom(top)
 	p.Y.Min, p.Y.Max = -0.6, float64(len(names))-0.4
 	return p, nil
 }

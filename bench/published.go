@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 )
 
@@ -104,7 +104,7 @@ func relErr(measured, published client.Figures) *client.Figures {
 	m, p, o := measured.All(), published.All(), out.All()
 	for i := range o {
 		if *p[i].Value != 0 {
-			*o[i].Value = figure.Round((*m[i].Value-*p[i].Value) / *p[i].Value, 4)
+			*o[i].Value = stats.Round((*m[i].Value-*p[i].Value) / *p[i].Value, 4)
 		}
 	}
 	return &out

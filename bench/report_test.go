@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page/pagetest"
+	"kvferry/bench/document/documenttest"
 )
 
 // TestIncompleteRecord: a record without usage is a fault of its cell.
@@ -37,9 +37,9 @@ func TestReportGolden(t *testing.T) {
 	if err := WriteReport(&ok, &client.Metrics{Counts: p.Counts, Figures: p.Figures}); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "report.golden", ok.Bytes())
+	documenttest.Golden(t, "report.golden", ok.Bytes())
 	if err := WriteReport(&failed, &client.Metrics{Counts: p.Counts, Figures: p.Figures, Failed: 3, Interrupted: 2}); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "report_failed.golden", failed.Bytes())
+	documenttest.Golden(t, "report_failed.golden", failed.Bytes())
 }

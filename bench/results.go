@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/server"
 )
 
@@ -132,9 +132,9 @@ const (
 )
 
 // files are those that are functions of the records.
-func (r *Results) files() []page.File {
-	return []page.File{
-		{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, r.Summary()) }},
+func (r *Results) files() []document.File {
+	return []document.File{
+		{Name: summaryFile, Write: func(w io.Writer) error { return document.WriteJSON(w, r.Summary()) }},
 		{Name: tableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, r) }},
 		{Name: reportFile, Write: func(w io.Writer) error { return WriteHTML(w, r) }},
 	}

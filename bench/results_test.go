@@ -14,7 +14,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/client/clienttest"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/load"
 )
 
@@ -85,7 +85,7 @@ func TestRunInterrupted(t *testing.T) {
 // is run, and left as it is.
 func TestRunKeepsEarlierResults(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, page.RecordsFile), []byte("{}\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, document.RecordsFile), []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Run(t.Context(), Config{Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(nil, nil)})
@@ -145,7 +145,7 @@ func TestBadOutput(t *testing.T) {
 	}
 	check := func(err error, stdout, progress, table string) {
 		t.Helper()
-		if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
+		if lost := (*document.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
 			t.Errorf("err = %v, want one that the folder cannot be made", err)
 		}
 		if !strings.Contains(stdout, table) || strings.Contains(stdout, "results:") || strings.Contains(stdout, "not a directory") {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // group is the cells of one workload, repeat and clock, which share a table.
@@ -59,8 +59,8 @@ var latencies = []latency{
 	{"ITL", func(f *client.Figures) [3]float64 { return [...]float64{f.MeanITLMS, f.MedianITLMS, f.P99ITLMS} }},
 }
 
-func (g group) compare(l latency) page.Table {
-	t := page.Table{
+func (g group) compare(l latency) document.Table {
+	t := document.Table{
 		Title: g.name + " " + l.name + " (ms)", Left: 2,
 		Head: []string{"setting", "hand-off"},
 	}
@@ -101,8 +101,8 @@ func (c *Cell) mark() string {
 }
 
 // quiet says how quiet the machine was, false if none of the cells knows.
-func (g group) quiet() (page.Table, bool) {
-	t := page.Table{
+func (g group) quiet() (document.Table, bool) {
+	t := document.Table{
 		Title: g.name + " how quiet the machine was", Left: 1,
 		Head: []string{"setting", "attempts", "timers late ms", "P99", "over 5 ms %", "CPU % own", "others", "stolen", "run delay %", "behind link %"},
 	}
@@ -127,8 +127,8 @@ func (g group) quiet() (page.Table, bool) {
 	return t, known
 }
 
-func (g group) what() page.Table {
-	t := page.Table{
+func (g group) what() document.Table {
+	t := document.Table{
 		Title: g.name + " what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], Left: 2,
 		Head: []string{"setting", "measured and modelled", "requests", "failed", "duration s", "KV moved GB", "blocks checked", "bad"},
 	}
@@ -172,14 +172,14 @@ func (r *Results) remarks() []string {
 // agreement sets the measured cells of each workload beside the virtual ones of
 // the same setting: what the two clocks make of the same code. Repeats are
 // averaged.
-func (r *Results) agreement() []page.Table {
-	var tables []page.Table
+func (r *Results) agreement() []document.Table {
+	var tables []document.Table
 	for _, v := range r.groups() {
 		if v.clock != ClockVirtual {
 			continue
 		}
 		workload := v.cells[0].Workload
-		t := page.Table{
+		t := document.Table{
 			Title: workload + " clocks: real against virtual (ms)", Left: 1,
 			Head: []string{"setting", "mean TTFT real", "virtual", "difference", "mean TPOT real", "virtual", "difference"},
 		}
@@ -269,7 +269,7 @@ func WriteTable(w io.Writer, r *Results) error {
 	for _, t := range r.agreement() {
 		t.WriteText(&b)
 	}
-	page.WriteLines(&b, r.remarks())
+	document.WriteLines(&b, r.remarks())
 	if v := r.Verdict(); v != "" {
 		b.WriteString(v + "\n")
 	}
@@ -297,7 +297,7 @@ func WriteMarkdown(w io.Writer, r *Results) error {
 	var b strings.Builder
 	b.WriteString("# kvbench mooncake\n\n")
 	fmt.Fprintf(&b, "%s.\n", r.when())
-	page.WriteLines(&b, r.conditions())
+	document.WriteLines(&b, r.conditions())
 	b.WriteString("\n")
 	for _, g := range r.groups() {
 		b.WriteString("## " + g.name + "\n\n")

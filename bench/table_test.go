@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document/documenttest"
 	"kvferry/bench/observe"
-	"kvferry/bench/page/pagetest"
 )
 
 // publishedRun is a run whose every cell measured what was published, except
@@ -56,11 +56,11 @@ func TestTableGolden(t *testing.T) {
 	if err := WriteTable(&text, publishedRun()); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "table.golden", text.Bytes())
+	documenttest.Golden(t, "table.golden", text.Bytes())
 	if err := WriteMarkdown(&md, publishedRun()); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "table_md.golden", md.Bytes())
+	documenttest.Golden(t, "table_md.golden", md.Bytes())
 	for line := range strings.SplitSeq(text.String(), "\n") {
 		if len(line) > 140 && !strings.HasPrefix(line, "layerwise against") {
 			t.Errorf("%d columns are too wide for a terminal: %s", len(line), line)

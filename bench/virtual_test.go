@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/engine"
 	"kvferry/load"
 )
@@ -243,7 +243,7 @@ func TestVirtualRunIsDeterministic(t *testing.T) {
 		if _, err := Run(context.Background(), Config{Out: dir, Virtual: &Virtual{Workloads: w, Settings: Settings(), Profile: prof, NIC: profileNIC(prof)}}); err != nil {
 			t.Fatal(err)
 		}
-		if runs[i], err = os.ReadFile(filepath.Join(dir, page.RecordsFile)); err != nil {
+		if runs[i], err = os.ReadFile(filepath.Join(dir, document.RecordsFile)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
 	"kvferry/bench/serve"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -154,7 +154,7 @@ func figuresOf(records []*client.Record) (all []Comparison, err error) {
 		slices.Sort(f.values)
 		all = append(all, Comparison{Name: "mean " + f.name, Measured: mean(f.values)})
 		for _, q := range []float64{50, 90, 99} {
-			all = append(all, Comparison{Name: fmt.Sprintf("P%v %s", q, f.name), Measured: figure.Percentile(f.values, q)})
+			all = append(all, Comparison{Name: fmt.Sprintf("P%v %s", q, f.name), Measured: stats.Percentile(f.values, q)})
 		}
 	}
 	return all, nil

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/bench/figure"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 )
 
@@ -163,7 +163,7 @@ func (f *fitting) intervals(ctx context.Context, r *Fitted, all []cost, s state)
 	drawn := f.bootstrap(&s)
 	for i, c := range s.costs {
 		shift := s.x[i] - found[i] // the last step, which was not worth taking
-		low, high := figure.Percentile(drawn[i], 2.5)+shift, figure.Percentile(drawn[i], 97.5)+shift
+		low, high := stats.Percentile(drawn[i], 2.5)+shift, stats.Percentile(drawn[i], 97.5)+shift
 		if s.x[i] == 0 && !c.needed {
 			r.Absent = append(r.Absent, Absent{c.field, max(high, 0)})
 			continue

@@ -15,7 +15,7 @@ import (
 	"math"
 	"slices"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/internal/config"
 )
@@ -167,7 +167,7 @@ func ErrorsOf(figures []Figure) Errors {
 		off[i] = math.Abs(f.Off())
 	}
 	slices.Sort(off)
-	return Errors{len(off), figure.Percentile(off, 50), figure.Percentile(off, 90), figure.Percentile(off, 100)}
+	return Errors{len(off), stats.Percentile(off, 50), stats.Percentile(off, 90), stats.Percentile(off, 100)}
 }
 
 func (e Errors) String() string {
@@ -179,5 +179,5 @@ func digits(v float64, n int) float64 {
 	if v == 0 {
 		return 0
 	}
-	return figure.Round(v, n-1-int(math.Floor(math.Log10(math.Abs(v)))))
+	return stats.Round(v, n-1-int(math.Floor(math.Log10(math.Abs(v)))))
 }

@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench/figure"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/load"
 )
@@ -101,11 +101,11 @@ func (p Point) typical(rounds [][][]float64, measure int, accounts bool) (value,
 }
 
 func quartile(values []float64) float64 {
-	return figure.Percentile(slices.Sorted(slices.Values(values)), 25)
+	return stats.Percentile(slices.Sorted(slices.Values(values)), 25)
 }
 
 func median(values []float64) float64 {
-	return figure.Percentile(slices.Sorted(slices.Values(values)), 50)
+	return stats.Percentile(slices.Sorted(slices.Values(values)), 50)
 }
 
 // A state is costs with their values, and what a model with them gives.

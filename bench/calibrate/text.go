@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 )
 
 // vague is an interval's half, as a share of the value, from which on a cost is not known well.
@@ -16,7 +16,7 @@ const vague = 0.1
 // String is what was found, with what was not.
 func (f *Fitted) String() string {
 	var b strings.Builder
-	t := page.Table{Title: "costs, fitted", Head: []string{"cost", "value", "95 % interval", ""}, Left: 1}
+	t := document.Table{Title: "costs, fitted", Head: []string{"cost", "value", "95 % interval", ""}, Left: 1}
 	for _, c := range f.Costs {
 		note := ""
 		if c.High-c.Low > 2*vague*c.Value {
@@ -89,7 +89,7 @@ func verdict(h *HeldBack, all []Comparison, meanwhile *observe.Disturbance) stri
 		parts = fmt.Sprintf(" in %d parts", h.Parts)
 		head = append(head, "worst part")
 	}
-	t := page.Table{
+	t := document.Table{
 		Title: fmt.Sprintf("%v%s, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", h, parts, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
 		Head:  head, Left: 1,
 	}

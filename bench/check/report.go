@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 )
 
 // File is what a check leaves in its folder.
@@ -29,9 +29,9 @@ func (r *Report) write(cfg *Config) error {
 		_, err := io.WriteString(cfg.Stdout, b.String())
 		return err
 	}
-	lost := page.WriteFiles(cfg.Out, page.File{Name: File, Write: func(w io.Writer) error { return page.WriteJSON(w, r) }})
+	lost := document.WriteFiles(cfg.Out, document.File{Name: File, Write: func(w io.Writer) error { return document.WriteJSON(w, r) }})
 	if lost == nil {
-		b.WriteString(page.Listing(cfg.Out, File) + "\n")
+		b.WriteString(document.Listing(cfg.Out, File) + "\n")
 	}
 	if _, err := io.WriteString(cfg.Stdout, b.String()); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (r *Report) write(cfg *Config) error {
 
 // WriteText prints a row a rail, and the findings.
 func (r *Report) WriteText(b *strings.Builder) {
-	t := page.Table{Title: "measured; rates are of bytes that have arrived, from when they are steady, and each is compared; \"here/there\" are the two ends, \"probes\" those as large as a frame that came back", Left: 1, Head: []string{
+	t := document.Table{Title: "measured; rates are of bytes that have arrived, from when they are steady, and each is compared; \"here/there\" are the two ends, \"probes\" those as large as a frame that came back", Left: 1, Head: []string{
 		"rail", "verdict", "write GB/s", "read GB/s", "of line", "of best", "wrong", "MTU here/there", "probes", "way", "congestion", "carrier changes",
 	}}
 	best := r.best()

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/kvcache"
 )
 
@@ -87,8 +87,8 @@ func (a *answer) bound(most time.Duration, why error) {
 
 // Body is told of what was read, and when; late is how long the kernel had had it.
 func (a *answer) Body(p []byte, at, late time.Duration) error {
-	a.record.ReadDelay = max(a.record.ReadDelay, figure.Seconds(late))
-	a.now = figure.Seconds(at - a.start)
+	a.record.ReadDelay = max(a.record.ReadDelay, stats.Seconds(late))
+	a.now = stats.Seconds(at - a.start)
 	a.size += len(p)
 	if a.events {
 		return a.parser.feed(p, a.event)

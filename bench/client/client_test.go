@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/client/clienttest"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
@@ -148,7 +148,7 @@ func TestClientNeverQueues(t *testing.T) {
 		if r.Error != "" || r.Index != i {
 			t.Fatalf("record %d: index %d, error %q", i, r.Index, r.Error)
 		}
-		if r.Intended != figure.Seconds(want[i].At) || r.Sent < r.Intended || r.Room != 0 || r.RequestID != want[i].ID {
+		if r.Intended != stats.Seconds(want[i].At) || r.Sent < r.Intended || r.Room != 0 || r.RequestID != want[i].ID {
 			t.Errorf("record %d: intended %v, sent %v, due %v", i, r.Intended, r.Sent, want[i].At)
 		}
 	}

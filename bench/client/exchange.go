@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench/client/wire"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/load"
 	"kvferry/load/dispatch"
 )
@@ -56,7 +56,7 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 	if patience != nil {
 		patience.Stop()
 	}
-	r.Finish = figure.Seconds(c.clock.Now() - start)
+	r.Finish = stats.Seconds(c.clock.Now() - start)
 	c.count(e, r, &s.Request, a)
 	return dispatch.Answer{Tokens: a.ids, Text: string(a.text)}, err
 }
@@ -66,7 +66,7 @@ func (c *Client) exchange(ctx context.Context, t *target, start time.Duration, r
 	if !headerValue(r.RequestID) {
 		return faulty(FaultRequest, fmt.Errorf("request id %q: a header has no control characters", r.RequestID))
 	}
-	r.Sent = figure.Seconds(c.clock.Now() - start)
+	r.Sent = stats.Seconds(c.clock.Now() - start)
 	trace := ""
 	if c.cfg.Trace != nil {
 		trace = c.cfg.Trace(r)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // Figures are the numbers a run is judged by, in the order of the published
@@ -225,7 +225,7 @@ func count(in *map[string]int, what string) {
 func (m *Meter) Metrics(duration float64) Metrics {
 	out := m.counted
 	out.Faults, out.Notes = maps.Clone(out.Faults), maps.Clone(out.Notes)
-	out.DurationS = figure.Round(duration, 6)
+	out.DurationS = stats.Round(duration, 6)
 	if duration > 0 {
 		out.RequestThroughput = float64(out.Successful) / duration
 		out.OutputThroughput = float64(out.GeneratedTokens) / duration
@@ -237,14 +237,14 @@ func (m *Meter) Metrics(duration float64) Metrics {
 	_, _, out.P99SendDelayMS = spread(m.delays)
 	_, _, out.P99ReadDelayMS = spread(m.readDelays)
 	for _, d := range m.delays {
-		out.MaxSendDelayMS = max(out.MaxSendDelayMS, figure.Round(d*1e3, 4))
+		out.MaxSendDelayMS = max(out.MaxSendDelayMS, stats.Round(d*1e3, 4))
 	}
 	if m.withStages > 0 {
 		stages := m.stages
 		for i, p := range stages.Parts() {
 			*p /= float64(m.known[i]) // NaN where nobody knows
 			if m.known[i] > 0 {
-				*p = figure.Round(*p, 4)
+				*p = stats.Round(*p, 4)
 			}
 		}
 		out.Stages = &stages
@@ -264,5 +264,5 @@ func spread(seconds []float64) (mean, median, p99 float64) {
 	for _, v := range sorted {
 		sum += v
 	}
-	return figure.Round(sum/float64(len(sorted))*1e3, 4), figure.Round(figure.Percentile(sorted, 50)*1e3, 4), figure.Round(figure.Percentile(sorted, 99)*1e3, 4)
+	return stats.Round(sum/float64(len(sorted))*1e3, 4), stats.Round(stats.Percentile(sorted, 50)*1e3, 4), stats.Round(stats.Percentile(sorted, 99)*1e3, 4)
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/load"
 	"kvferry/load/dispatch"
 )
@@ -141,7 +141,7 @@ func (r *run) send(ctx context.Context, s dispatch.Sending) error {
 	body := r.drawn.take(s.Index)
 	rec := &Record{
 		Index: s.Index, RequestID: s.ID, PromptTokens: len(s.Conversation()), MaxTokens: s.MaxTokens,
-		Intended: figure.Seconds(s.Due), Room: figure.Seconds(s.Room), Adapter: s.Adapter, Group: s.Group, After: s.After, Skipped: s.Skipped,
+		Intended: stats.Seconds(s.Due), Room: stats.Seconds(s.Room), Adapter: s.Adapter, Group: s.Group, After: s.After, Skipped: s.Skipped,
 	}
 	if c.answers > 1 {
 		rec.Answers = c.answers

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/load"
 )
 
@@ -57,7 +57,7 @@ func BenchmarkStreams(b *testing.B) {
 				c.wire = nil
 			}
 			var late, read []float64
-			var itl figure.Histogram
+			var itl stats.Histogram
 			failed, got := map[string]int{}, 0
 			before := cpu()
 			if _, err := c.Run(context.Background(), "null", asked, func(r *Record) {
@@ -78,10 +78,10 @@ func BenchmarkStreams(b *testing.B) {
 			slices.Sort(read)
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(float64(used.Microseconds())/float64(got), "us/token")
-			b.ReportMetric(figure.Percentile(late, 50), "late-p50-ms")
-			b.ReportMetric(figure.Percentile(late, 99), "late-p99-ms")
-			b.ReportMetric(figure.Percentile(late, 100), "late-max-ms")
-			b.ReportMetric(figure.Percentile(read, 99), "read-p99-ms")
+			b.ReportMetric(stats.Percentile(late, 50), "late-p50-ms")
+			b.ReportMetric(stats.Percentile(late, 99), "late-p99-ms")
+			b.ReportMetric(stats.Percentile(late, 100), "late-max-ms")
+			b.ReportMetric(stats.Percentile(read, 99), "read-p99-ms")
 			b.ReportMetric(float64(itl.Percentile(99).Microseconds())/1e3, "itl-p99-ms")
 			b.ReportMetric(peak(), "rss-MB")
 			for why, n := range failed {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/internal/config"
@@ -110,7 +110,7 @@ func (c *Config) settle() (err error) {
 		rails.Check(&bad, []string{c.Rail})
 	}
 	if c.Out != "" {
-		bad.Check("Out", page.CheckNew(c.Out))
+		bad.Check("Out", document.CheckNew(c.Out))
 	}
 	return bad.Err("contention.Config")
 }
@@ -129,7 +129,7 @@ func addedOf(all []time.Duration) *Added {
 	for _, d := range all {
 		sum += d
 	}
-	ms := func(d time.Duration) float64 { return figure.Round(float64(d)/1e6, 3) }
+	ms := func(d time.Duration) float64 { return stats.Round(float64(d)/1e6, 3) }
 	return &Added{First: ms(all[0]), Mean: ms(sum / time.Duration(len(all))), Last: ms(all[len(all)-1])}
 }
 
@@ -166,7 +166,7 @@ func Run(ctx context.Context, cfg Config, to io.Writer) error {
 	}
 	_, lost := io.WriteString(to, r.text())
 	if cfg.Out != "" {
-		lost = errors.Join(lost, page.WriteFiles(cfg.Out, page.File{Name: "contention.json", Write: func(w io.Writer) error { return page.WriteJSON(w, r) }}))
+		lost = errors.Join(lost, document.WriteFiles(cfg.Out, document.File{Name: "contention.json", Write: func(w io.Writer) error { return document.WriteJSON(w, r) }}))
 	}
 	return errors.Join(err, lost)
 }
@@ -227,8 +227,8 @@ func (row *Row) measure(ctx context.Context, on *nodes) error {
 }
 
 // Table has a line a row.
-func (r *Result) Table() page.Table {
-	t := page.Table{
+func (r *Result) Table() document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("what moving the KV adds to the first decoded token (ms): %d tokens, %.1f MB each, into one decode node at %.4g GB/s", r.Tokens, float64(r.Bytes)/1e6, r.Rate/1e9),
 		Head:  []string{"hand-off", "transfers", "switches", "virtual mean", "last", "real mean", "last", "difference"},
 	}

@@ -5,12 +5,12 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // Plots have what transfers add on the average over how many meet, a plot for each hand-off and switch: by
 // both clocks, and by the rules of other simulators.
-func (r *Result) Plots() ([]*page.Plot, error) {
+func (r *Result) Plots() ([]*document.Plot, error) {
 	type meeting struct {
 		handoff string
 		ratio   float64
@@ -24,7 +24,7 @@ func (r *Result) Plots() ([]*page.Plot, error) {
 		}
 		rows[m] = append(rows[m], row)
 	}
-	var all []*page.Plot
+	var all []*document.Plot
 	for _, m := range meetings {
 		p, err := plotOf(fmt.Sprintf("%s, switches %g:1: added by KV (ms)", m.handoff, m.ratio), rows[m])
 		if err != nil {
@@ -62,8 +62,8 @@ func curves() []curve {
 	return all
 }
 
-func plotOf(title string, rows []*Row) (*page.Plot, error) {
-	p := page.NewPlot(title)
+func plotOf(title string, rows []*Row) (*document.Plot, error) {
+	p := document.NewPlot(title)
 	p.X.Label.Text = "transfers at once"
 	most, top := 0, 0.0
 	for i, c := range curves() {
@@ -81,7 +81,7 @@ func plotOf(title string, rows []*Row) (*page.Plot, error) {
 			return nil, err
 		}
 	}
-	p.X.Min, p.X.Max = 0, page.Headroom(float64(most))
-	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
+	p.X.Min, p.X.Max = 0, document.Headroom(float64(most))
+	p.Y.Min, p.Y.Max = 0, document.Headroom(top)
 	return p, nil
 }

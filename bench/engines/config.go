@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 	"kvferry/lab"
 	"kvferry/lab/nics"
@@ -114,7 +114,7 @@ func (c *Config) Validate() error {
 			bad.Add("Model", c.Model, "it is no folder of a model, with config.json in it: use %s, %s or such a folder", Tiny, SmolLM2)
 		}
 	}
-	bad.Check("Out", page.CheckNew(c.Out))
+	bad.Check("Out", document.CheckNew(c.Out))
 	return bad.Err("bench/engines.Config")
 }
 

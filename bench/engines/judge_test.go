@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // judgeFakes has faults come to fakes, which have faults of their own, without a lab.
@@ -25,11 +25,11 @@ func judgeFakes(t *testing.T, own string, cfg Config) (j Judgement, stdout strin
 	cfg = cfg.withDefaults()
 	cfg.Link, cfg.settle = 0, time.Second
 	err = fakes(own, cfg.Out).judge(t.Context(), cfg)
-	text, e := os.ReadFile(filepath.Join(cfg.Out, page.SummaryFile))
+	text, e := os.ReadFile(filepath.Join(cfg.Out, document.SummaryFile))
 	if e == nil {
 		e = json.Unmarshal(text, &j)
 	}
-	for _, name := range []string{page.RecordsFile, page.ReportFile, page.TableFile} {
+	for _, name := range []string{document.RecordsFile, document.ReportFile, document.TableFile} {
 		if _, err := os.Stat(filepath.Join(cfg.Out, name)); err != nil {
 			t.Error(err)
 		}

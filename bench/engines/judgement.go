@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/lab"
 )
 
@@ -77,10 +77,10 @@ func (tr *Trial) said() string {
 }
 
 // tables are the outcomes, connector by fault, and all that there is of each.
-func (j *Judgement) tables() []page.Table {
+func (j *Judgement) tables() []document.Table {
 	var settings, faults []string
 	cells := map[[2]string]string{}
-	details := page.Table{
+	details := document.Table{
 		Title: "each prompt that a fault befell: whether it came, what became of the prompt and when, D's own tokens of it, the next prompt, P's blocks that stay held",
 		Left:  3, Head: []string{"setting", "rail", "fault", "came", "outcome", "s", "D computed", "next", "blocks lost", ""},
 	}
@@ -105,7 +105,7 @@ func (j *Judgement) tables() []page.Table {
 			strconv.Itoa(tr.Computed), string(tr.Next), lost, mark,
 		})
 	}
-	matrix := page.Table{Title: "what became of a prompt that a fault befell", Left: 1 + len(settings), Head: append([]string{"fault"}, settings...)}
+	matrix := document.Table{Title: "what became of a prompt that a fault befell", Left: 1 + len(settings), Head: append([]string{"fault"}, settings...)}
 	for _, f := range faults {
 		line := []string{f}
 		for _, s := range settings {
@@ -117,7 +117,7 @@ func (j *Judgement) tables() []page.Table {
 		}
 		matrix.Rows = append(matrix.Rows, line)
 	}
-	return []page.Table{matrix, details}
+	return []document.Table{matrix, details}
 }
 
 // notes are why trials are not as they have to be, and what the faults are.
@@ -141,13 +141,13 @@ func (j *Judgement) head() string {
 }
 
 // document is the judgement as people read it.
-func (j *Judgement) document() *page.Document {
-	return &page.Document{
+func (j *Judgement) document() *document.Document {
+	return &document.Document{
 		Title: "kvbench engines --faults", Made: "Measured", Started: j.Started, Head: j.head(), Tables: j.tables(), Notes: j.notes(), Data: j,
 	}
 }
 
 // keep writes the files.
 func (j *Judgement) keep(dir string) error {
-	return page.WriteFiles(dir, append(j.document().Files(), page.Records(j.Trials))...)
+	return document.WriteFiles(dir, append(j.document().Files(), document.Records(j.Trials))...)
 }

@@ -9,18 +9,18 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/lab"
 )
 
 // document is the result as people read it.
-func (r *Result) document() *page.Document {
-	return &page.Document{
+func (r *Result) document() *document.Document {
+	return &document.Document{
 		Title: "kvbench engines", Made: "Measured", Started: r.Started, Head: r.head(), Tables: r.tables(), Notes: r.notes(), Plots: r.plots, Data: r,
 	}
 }
 
-func (r *Result) plots() (all []*page.Plot, err error) {
+func (r *Result) plots() (all []*document.Plot, err error) {
 	for _, c := range []struct {
 		title string
 		of    func(*Row) (value float64, ok bool)
@@ -40,12 +40,12 @@ func (r *Result) plots() (all []*page.Plot, err error) {
 }
 
 // tables are the times, and what there is to say that they are those of a transfer.
-func (r *Result) tables() []page.Table {
-	times := page.Table{
+func (r *Result) tables() []document.Table {
+	times := document.Table{
 		Title: "compute measured, transfer measured; medians, CPU is the mean of all instances",
 		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "prompts", "TTFT ms", "over mono", "P99 TTFT ms", "TPOT ms", "KV GB/s", "CPU s"},
 	}
-	proof := page.Table{
+	proof := document.Table{
 		Title: "what D was given: its own tokens of the prompts (at most one each), KV bytes, KV equal in P and D by digest, answers like mono's and like those of the first connector",
 		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "D computed", "KV MB", "KV equal", "like mono", "like others", ""},
 	}
@@ -85,12 +85,12 @@ func (r *Result) tables() []page.Table {
 			name, row.Rail, at, strconv.Itoa(row.Computed), fmt.Sprintf("%.1f", float64(row.KVBytes)/1e6), equal, fmt.Sprintf("%d of %d", row.Identical, row.Prompts), fmt.Sprintf("%d of %d", row.LikeOthers, row.Prompts), mark,
 		})
 	}
-	return []page.Table{times, r.parts(), proof}
+	return []document.Table{times, r.parts(), proof}
 }
 
 // parts says where TTFT goes.
-func (r *Result) parts() page.Table {
-	t := page.Table{
+func (r *Result) parts() document.Table {
+	t := document.Table{
 		Title: "where TTFT goes, ms, medians: P's answer, from there to D's first token, and of that, as kvferry's connector says it, the transfer",
 		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "P", "hand-off", "queue", "post", "wire", "land", "wire, % of P", "blocks checked", "bad"},
 	}
@@ -160,8 +160,8 @@ func (r *Result) head() string {
 }
 
 // plot draws a figure over the prompt's length, a curve a setting.
-func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) (*page.Plot, error) {
-	p := page.NewPlot(title)
+func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) (*document.Plot, error) {
+	p := document.NewPlot(title)
 	p.X.Label.Text = "prompt tokens"
 	var names []string
 	points, bottom, top := map[string]plotter.XYs{}, 0.0, 0.0
@@ -183,7 +183,7 @@ func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) (*pa
 			return nil, err
 		}
 	}
-	p.X.Min, p.X.Max = 0, page.Headroom(float64(Lengths[len(Lengths)-1]))
-	p.Y.Min, p.Y.Max = 1.1*bottom, page.Headroom(top)
+	p.X.Min, p.X.Max = 0, document.Headroom(float64(Lengths[len(Lengths)-1]))
+	p.Y.Min, p.Y.Max = 1.1*bottom, document.Headroom(top)
 	return p, nil
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/figure"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 	"kvferry/internal/config"
 )
 
@@ -143,11 +143,11 @@ func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
 		cpu += sample.CPU
 	}
 	row.Metrics = Metrics{
-		TTFT: figure.Round(figure.Percentile(ttft, 50), 3), P99TTFT: figure.Round(figure.Percentile(ttft, 99), 3), TPOT: figure.Round(tpot, 3),
-		CPU: figure.Round(cpu/float64(len(all)), 4),
+		TTFT: stats.Round(stats.Percentile(ttft, 50), 3), P99TTFT: stats.Round(stats.Percentile(ttft, 99), 3), TPOT: stats.Round(tpot, 3),
+		CPU: stats.Round(cpu/float64(len(all)), 4),
 	}
 	if took := medianOf(all, func(s Sample) float64 { return s.Handoff }) - tpot; took > 0 && !s.Together {
-		row.Metrics.KV = figure.Round(float64(row.KVBytes)/float64(len(all))/took/1e6, 4)
+		row.Metrics.KV = stats.Round(float64(row.KVBytes)/float64(len(all))/took/1e6, 4)
 	}
 	if s.P != "" {
 		row.Times = times(all)
@@ -158,7 +158,7 @@ func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
 
 // times are the medians of samples, of the parts where all have them.
 func times(all []Sample) *Times {
-	of := func(f func(Sample) float64) float64 { return figure.Round(medianOf(all, f), 3) }
+	of := func(f func(Sample) float64) float64 { return stats.Round(medianOf(all, f), 3) }
 	t := &Times{Prefill: of(func(s Sample) float64 { return s.Prefill }), Handoff: of(func(s Sample) float64 { return s.Handoff })}
 	if slices.ContainsFunc(all, func(s Sample) bool { return s.Parts == nil }) {
 		return t
@@ -208,5 +208,5 @@ func medianOf(all []Sample, f func(Sample) float64) float64 {
 		values = append(values, f(s))
 	}
 	slices.Sort(values)
-	return figure.Percentile(values, 50)
+	return stats.Percentile(values, 50)
 }

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/internal/progress"
 	"kvferry/lab/vllm"
 )
@@ -77,7 +77,7 @@ func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := page.MakeFolder(filepath.Join(cfg.Out, logFolder)); err != nil {
+	if err := document.MakeFolder(filepath.Join(cfg.Out, logFolder)); err != nil {
 		return nil, nil, err
 	}
 	x = &run{
@@ -116,7 +116,7 @@ func (x *run) keep() error {
 	if len(x.result.Rows) == 0 {
 		return nil
 	}
-	return page.WriteFiles(x.cfg.Out, append(x.result.document().Files(), page.Records(x.result.Samples))...)
+	return document.WriteFiles(x.cfg.Out, append(x.result.document().Files(), document.Records(x.result.Samples))...)
 }
 
 // logFolder has what each process printed, in the folder of results.

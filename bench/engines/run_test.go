@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 )
 
@@ -48,7 +48,7 @@ func runFakes(ctx context.Context, faults string, cfg Config) (stdout, progress 
 // summary reads summary.json: the rows, and that it says what was run where, and when.
 func summary(t *testing.T, out string) (rows []Row) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(out, page.SummaryFile))
+	text, err := os.ReadFile(filepath.Join(out, document.SummaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%+v, want %+v", row, want)
 		}
 	}
-	text, _ := os.ReadFile(filepath.Join(out, page.SummaryFile))
+	text, _ := os.ReadFile(filepath.Join(out, document.SummaryFile))
 	var raw struct{ Rows []map[string]any }
 	if err := json.Unmarshal(text, &raw); err != nil {
 		t.Fatal(err)
@@ -153,12 +153,12 @@ func TestRun(t *testing.T) {
 	if len(turns) != 2*len(Settings) || turns[0][2] != Mono || turns[1][2] == Mono || turns[len(Settings)][1] != "2" || turns[len(Settings)][2] != Mono {
 		t.Errorf("turns %q of\n%s", turns, progress)
 	}
-	for _, name := range []string{page.RecordsFile, page.ReportFile, page.TableFile, logFolder + "/nixl-ucx-tcp-round2-D.log"} {
+	for _, name := range []string{document.RecordsFile, document.ReportFile, document.TableFile, logFolder + "/nixl-ucx-tcp-round2-D.log"} {
 		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
 			t.Error(err)
 		}
 	}
-	records, _ := os.ReadFile(filepath.Join(out, page.RecordsFile))
+	records, _ := os.ReadFile(filepath.Join(out, document.RecordsFile))
 	if n := bytes.Count(records, []byte("\n")); n != 12*len(Settings) {
 		t.Errorf("%d records", n)
 	}
@@ -317,7 +317,7 @@ func TestKilled(t *testing.T) {
 // error says how it is made.
 func TestConfigFaults(t *testing.T) {
 	full := t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, page.SummaryFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(full, document.SummaryFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for want, cfg := range map[string]Config{

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/transport"
 )
 
@@ -28,7 +28,7 @@ type Load struct {
 // A Sample is what came of it.
 type Sample struct {
 	Seconds float64 `json:"seconds"`
-	*figure.Fairness
+	*stats.Fairness
 	Probes uint64  `json:"probes"`
 	P50MS  float64 `json:"probe_p50_ms"` // from Submit until it is known that it has arrived
 	P99MS  float64 `json:"probe_p99_ms"`
@@ -96,7 +96,7 @@ func (l *Load) Run(ctx context.Context) (s *Sample, err error) {
 		bytes[k] += i.moved.Load()
 	}
 	return &Sample{
-		Seconds: time.Since(began).Seconds(), Fairness: figure.Shares(bytes), Probes: took.Count(),
+		Seconds: time.Since(began).Seconds(), Fairness: stats.Shares(bytes), Probes: took.Count(),
 		P50MS: took.Percentile(50).Seconds() * 1e3, P99MS: took.Percentile(99).Seconds() * 1e3,
 	}, context.Cause(ctx)
 }
@@ -146,8 +146,8 @@ func (i *initiator) repeat(ctx context.Context, fail func(error), op transport.O
 }
 
 // probe asks for something small every probeEvery, for so long, and says how long each took.
-func (i *initiator) probe(ctx context.Context, op transport.Op, whole time.Duration) (took *figure.Histogram, err error) {
-	took = &figure.Histogram{}
+func (i *initiator) probe(ctx context.Context, op transport.Op, whole time.Duration) (took *stats.Histogram, err error) {
+	took = &stats.Histogram{}
 	for end := time.Now().Add(whole); time.Now().Before(end); {
 		began := time.Now()
 		if err := i.move(ctx, op, 0, probeBytes); err != nil {

@@ -10,7 +10,7 @@ import (
 	"reflect"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // What a pair's folder has. serverFile is in the server's folder if its clients share it.
@@ -111,9 +111,9 @@ func (p *Pair) isDone(r Recipe) bool {
 	return p != nil && p.Status == StatusDone && reflect.DeepEqual(p.Recipe, r)
 }
 
-// write writes the pair.json of a folder. Its error is a [page.OutputError].
+// write writes the pair.json of a folder. Its error is a [document.OutputError].
 func (p *Pair) write(folder string) error {
-	return page.WriteFiles(folder, page.File{Name: pairFile, Write: func(w io.Writer) error {
+	return document.WriteFiles(folder, document.File{Name: pairFile, Write: func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
@@ -136,7 +136,7 @@ func clearFolder(folder string) error {
 		}
 	}
 	if err := os.RemoveAll(folder); err != nil {
-		return &page.OutputError{Err: err}
+		return &document.OutputError{Err: err}
 	}
-	return page.MakeFolder(filepath.Join(folder, resultFolder))
+	return document.MakeFolder(filepath.Join(folder, resultFolder))
 }

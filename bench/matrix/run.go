@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 	"kvferry/internal/progress"
 )
@@ -69,15 +69,15 @@ type runner struct {
 }
 
 // Run makes every pair of the file that is not done, and prints the table of all. It returns a
-// [*Failed] if a pair failed, an [*Interrupted] if ctx ended first, and a [*page.OutputError] if
+// [*Failed] if a pair failed, an [*Interrupted] if ctx ended first, and a [*document.OutputError] if
 // results could not be kept. No process of it is left when it returns.
 func Run(ctx context.Context, cfg Config) error {
 	if _, err := os.Lstat(filepath.Join(cfg.Out, matrixFile)); err != nil { // else these are a matrix's, to go on with
-		if err := page.CheckNew(cfg.Out); err != nil {
+		if err := document.CheckNew(cfg.Out); err != nil {
 			return config.Faults{{Field: "Out", Err: err}}.Err("matrix.Config")
 		}
 	}
-	if err := page.MakeFolder(cfg.Out); err != nil {
+	if err := document.MakeFolder(cfg.Out); err != nil {
 		return err
 	}
 	unlock, err := lock(cfg.Out)
@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg Config) error {
 func lock(out string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(out, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, &page.OutputError{Err: err}
+		return nil, &document.OutputError{Err: err}
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
@@ -215,7 +215,7 @@ func (r *runner) serve(ctx context.Context, s Server, c Client, folder string) e
 	r.log = filepath.Join(folder, serverFile)
 	out, err := os.OpenFile(r.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return &page.OutputError{Err: err}
+		return &document.OutputError{Err: err}
 	}
 	defer out.Close()
 	tail, err := newLogTail(r.log)
@@ -284,7 +284,7 @@ func (r *runner) client(ctx context.Context, c Client, pair *Pair, folder string
 	for i, name := range []string{stdoutFile, stderrFile} {
 		f, err := os.Create(filepath.Join(folder, name))
 		if err != nil {
-			return r.fault(pair, &page.OutputError{Err: err})
+			return r.fault(pair, &document.OutputError{Err: err})
 		}
 		defer f.Close()
 		files[i] = f
@@ -351,7 +351,7 @@ func (r *runner) over() bool {
 // fault is what keeps a client from being run.
 func (r *runner) fault(pair *Pair, err error) event {
 	pair.Error = err.Error()
-	if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
+	if lost := (*document.OutputError)(nil); errors.As(err, &lost) {
 		r.keep(err)
 	}
 	return clientFailed
@@ -403,7 +403,7 @@ func (r *runner) result(ctx context.Context) error {
 	r.progress.Stop()
 	fmt.Fprint(r.cfg.Stdout, r.table().Text())
 	if r.lost == nil {
-		fmt.Fprintln(r.cfg.Stdout, page.Listing(r.cfg.Out, matrixFile, tableFile, reportFile))
+		fmt.Fprintln(r.cfg.Stdout, document.Listing(r.cfg.Out, matrixFile, tableFile, reportFile))
 	}
 	ok, bad := 0, 0
 	for _, s := range r.schedule.state {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 )
 
@@ -373,7 +373,7 @@ func TestLost(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	writeFile(t, blocked, "")
 	_, _, err := run(t.Context(), file(t, "- "+server, "- "+client), filepath.Join(blocked, "out"), false)
-	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) {
+	if lost := (*document.OutputError)(nil); !errors.As(err, &lost) {
 		t.Error(err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // Names of the files of a whole run.
@@ -19,8 +19,8 @@ const (
 
 // table has a row for each run that a pair's client has reported, and one for each other pair.
 // Columns that nobody reports are left out.
-func (r *runner) table() page.Table {
-	t := page.Table{Title: fmt.Sprintf("%d servers x %d clients", len(r.cfg.File.Servers), len(r.cfg.File.Clients)), Left: 3, Head: []string{"server", "client", "status"}}
+func (r *runner) table() document.Table {
+	t := document.Table{Title: fmt.Sprintf("%d servers x %d clients", len(r.cfg.File.Servers), len(r.cfg.File.Clients)), Left: 3, Head: []string{"server", "client", "status"}}
 	var used []figure
 	for _, c := range columns {
 		if r.reported(c.key) {
@@ -82,27 +82,27 @@ func (r *runner) faults() (lines []string) {
 // is there however the run ends.
 func (r *runner) writeTables() error {
 	faults := r.faults()
-	return page.WriteFiles(
+	return document.WriteFiles(
 		r.cfg.Out,
-		page.File{Name: matrixFile, Write: func(w io.Writer) error {
+		document.File{Name: matrixFile, Write: func(w io.Writer) error {
 			enc := json.NewEncoder(w)
 			enc.SetIndent("", "  ")
 			enc.SetEscapeHTML(false)
 			return enc.Encode(r.record())
 		}},
-		page.File{Name: tableFile, Write: func(w io.Writer) error {
+		document.File{Name: tableFile, Write: func(w io.Writer) error {
 			var b strings.Builder
 			r.table().WriteMarkdown(&b)
-			page.WriteLines(&b, faults)
+			document.WriteLines(&b, faults)
 			_, err := io.WriteString(w, b.String())
 			return err
 		}},
-		page.File{Name: reportFile, Write: func(w io.Writer) error {
-			p := page.Page{
+		document.File{Name: reportFile, Write: func(w io.Writer) error {
+			p := document.Page{
 				Title:    "kvbench matrix",
 				Sub:      []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},
 				Lines:    faults,
-				Sections: []page.Section{{Tables: []page.HTMLTable{r.table().HTML(-1)}}},
+				Sections: []document.Section{{Tables: []document.HTMLTable{r.table().HTML(-1)}}},
 			}
 			return p.Write(w, r.record())
 		}},

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"kvferry/bench"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/internal/config"
@@ -60,7 +60,7 @@ func (c *HandoffConfig) Validate() error {
 	atLeastOne("InputLen", c.InputLen, 8192)
 	bad.Refuse(c.Rate < 0, "Rate", c.Rate, "use a positive one")
 	config.Between(&bad, "RTT", c.RTT, 0, time.Second)
-	bad.Check("Out", page.CheckNew(c.Out))
+	bad.Check("Out", document.CheckNew(c.Out))
 	return bad.Err("bench/nics.HandoffConfig")
 }
 
@@ -209,7 +209,7 @@ func countAheads(page *observe.Snapshot) (ahead, undirected int) {
 
 // write prints the terms.
 func (c *HandoffConfig) write(r *HandoffResult) error {
-	t := page.Table{
+	t := document.Table{
 		Title: fmt.Sprintf("%s over %d x %.3g Gbit/s, RTT %v; %d prompts of %d tokens, one at a time; medians, ms", c.Handoff, c.NICs, float64(c.Rate)/1e9, c.RTT, c.Prompts, c.InputLen),
 		Left:  1,
 		Head:  []string{"what", "ms"},

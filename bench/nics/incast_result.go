@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/incast"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/internal/config"
 )
 
@@ -103,8 +103,8 @@ func (r *IncastResult) write(dir string) error {
 }
 
 // table has a line for each case and figure.
-func (r *IncastResult) table() page.Table {
-	t := page.Table{
+func (r *IncastResult) table() document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("%d initiators and one target, whose NIC carries %s; behind a switch its port's queue holds %s; 4 KiB now and then is the probe;\nmedians of %d", r.Initiators, fmt.Sprintf("%g Mbit/s", float64(r.Rate)/1e6), config.FormatSize(int64(r.SwitchQueue)), r.Rounds),
 		Left:  3, Head: []string{"case", "they meet", "figure", kvferry, "low..high", "must be", "CPUs idle %", ""},
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	fair "kvferry/bench/figure"
 	"kvferry/bench/incast"
 	"kvferry/bench/observe"
+	fair "kvferry/bench/stats"
 )
 
 // measuredIncast is a result of three rounds in which 16 share a NIC evenly.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 	lab "kvferry/lab/nics"
 )
@@ -73,7 +73,7 @@ func (c *MooncakeConfig) Validate() error {
 	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	for _, n := range c.Counts { // kvbench mooncake would refuse it, and its old row be read
 		for _, setting := range c.Settings {
-			bad.Check("Out", page.CheckNew(c.folder(setting, n)))
+			bad.Check("Out", document.CheckNew(c.folder(setting, n)))
 		}
 	}
 	return bad.Err("bench/nics.MooncakeConfig")
@@ -198,8 +198,8 @@ func readRow(dir string) (*bench.Row, error) {
 }
 
 // mooncakeTable sets the cells side by side, a hand-off's NICs in a row.
-func mooncakeTable(cells []MooncakeCell, rate int64, row string, prompts int) page.Table {
-	t := page.Table{
+func mooncakeTable(cells []MooncakeCell, rate int64, row string, prompts int) document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("%s, %d requests a cell; compute modelled, transfer measured on N x %.3g Gbit/s real links; ms", row, prompts, float64(rate)/1e9),
 		Left:  2,
 		Head:  []string{"setting", "hand-off", "NICs", "TTFT mean", "median", "p99", "TPOT mean", "median", "p99", "wire mean", "KV GB", "failed", "blocks checked", "bad", "% by NIC"},

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // write writes nics.json.
@@ -18,7 +18,7 @@ func writeResult(dir, name string, result any) error {
 	if dir == "" {
 		return nil
 	}
-	return page.WriteFiles(dir, page.File{Name: name, Write: func(w io.Writer) error {
+	return document.WriteFiles(dir, document.File{Name: name, Write: func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", " ")
 		return enc.Encode(result)
@@ -26,8 +26,8 @@ func writeResult(dir, name string, result any) error {
 }
 
 // transfers is the table of rates.
-func (r *Result) transfers() page.Table {
-	t := page.Table{
+func (r *Result) transfers() document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("transfer; medians of %d, ideal is 1448/1514 of the links' rates, CPU of both ends", r.Rounds), Left: 3,
 		Head: []string{"links Gbit/s", "select", "load", "NICs", "GB/s", "low..high", "% of ideal", "CPU-s/GB", "% by NIC"},
 	}
@@ -55,8 +55,8 @@ func percents(shares []float64) string {
 }
 
 // faults is the table of the failover run.
-func (r *Result) faults() page.Table {
-	t := page.Table{
+func (r *Result) faults() document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("failover on 4 x 2 Gbit/s; medians of %d, in ms since the fault; worst 0.1 s in the second after it, of ideal", r.Rounds), Left: 1,
 		Head: []string{"what", "detect", "recovered", "gap", "worst 0.1 s", "resent MB", "then GB/s", "% of ideal"},
 	}
@@ -78,8 +78,8 @@ func figure(v float64, digits int) string {
 }
 
 // verdicts is the table of limits.
-func (r *Result) verdicts() page.Table {
-	t := page.Table{Title: "limits", Left: 1, Head: []string{"figure", "measured", "must be", ""}}
+func (r *Result) verdicts() document.Table {
+	t := document.Table{Title: "limits", Left: 1, Head: []string{"figure", "measured", "must be", ""}}
 	for _, v := range r.Verdicts() {
 		measured, word := figure(v.Value, 2), "ok"
 		if !v.Known {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
@@ -298,8 +298,8 @@ func (r *WANResult) peers() (names []string) {
 }
 
 // rates is the table of what is a share of the ideal.
-func (r *WANResult) rates() page.Table {
-	t := page.Table{
+func (r *WANResult) rates() document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("four links, of 500 Mbit/s if nothing else is said, %s x %s blocks, %s batches under way, in %% of ideal, which is 1448/1514 of the links' rates;\nmedians of %d", wanBlock, wanBatch, wanDepth, r.Rounds), Left: 2,
 		Head: []string{"case", "links", kvferry, "low..high", "must be"},
 	}
@@ -328,8 +328,8 @@ func (r *WANResult) rates() page.Table {
 }
 
 // times is the table of how soon faults are found and links carry their share again.
-func (r *WANResult) times() page.Table {
-	t := page.Table{
+func (r *WANResult) times() document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("links that fall silent or flap, in ms; medians of %d", r.Rounds), Left: 2,
 		Head: []string{"case", "what", kvferry, "low..high", "at most", "CPUs idle %", ""},
 	}
@@ -363,7 +363,7 @@ func (row *WANRow) ending() []string {
 func (r *WANResult) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "NIC lab on %s, %.0f s\n\n", r.Machine.String(), r.Seconds)
-	for _, t := range []page.Table{r.rates(), r.times()} {
+	for _, t := range []document.Table{r.rates(), r.times()} {
 		if len(t.Rows) > 0 {
 			t.WriteText(&b)
 		}

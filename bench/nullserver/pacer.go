@@ -9,7 +9,7 @@ import (
 	"time"
 	"unsafe"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/internal/clock"
 )
 
@@ -29,7 +29,7 @@ type pacer struct {
 
 	next []*stream // the goroutine's own
 	head int       // of next
-	late figure.Histogram
+	late stats.Histogram
 }
 
 // A stream is an answer that is being written.
@@ -71,10 +71,10 @@ func (p *pacer) wake() {
 	}
 }
 
-func (p *pacer) lateness() figure.Histogram {
+func (p *pacer) lateness() stats.Histogram {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all figure.Histogram
+	var all stats.Histogram
 	all.Merge(&p.late)
 	return all
 }

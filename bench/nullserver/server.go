@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/internal/clock"
 )
 
@@ -71,7 +71,7 @@ func Start(listener net.Listener, cfg Config) (*Server, error) {
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
 // Lateness is how late tokens were written so far.
-func (s *Server) Lateness() figure.Histogram { return s.pacer.lateness() }
+func (s *Server) Lateness() stats.Histogram { return s.pacer.lateness() }
 
 // Close ends all connections and returns when nothing of the server runs any more.
 func (s *Server) Close() error {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/internal/clock"
 )
@@ -164,8 +164,8 @@ func (d *Disturbance) lateness(late []float64) {
 		}
 	}
 	n := float64(len(late))
-	d.LateTimersPct, d.LateMeanMS = figure.Round(100*float64(over)/n, 2), figure.Round(sum/n, 3)
-	d.LateP90MS, d.LateP99MS, d.LateMaxMS = figure.Round(figure.Percentile(late, 90), 3), figure.Round(figure.Percentile(late, 99), 3), figure.Round(late[len(late)-1], 3)
+	d.LateTimersPct, d.LateMeanMS = stats.Round(100*float64(over)/n, 2), stats.Round(sum/n, 3)
+	d.LateP90MS, d.LateP99MS, d.LateMaxMS = stats.Round(stats.Percentile(late, 90), 3), stats.Round(stats.Percentile(late, 99), 3), stats.Round(late[len(late)-1], 3)
 }
 
 // Used is the difference of two readings that are took apart.
@@ -175,7 +175,7 @@ func Used(before, after Usage, took time.Duration, daemons bool) *CPUUse {
 		if of <= 0 {
 			return 0
 		}
-		return figure.Round(min(max(100*float64(d)/float64(of), 0), 100), 2)
+		return stats.Round(min(max(100*float64(d)/float64(of), 0), 100), 2)
 	}
 	own, steal := after.own-before.own, after.steal-before.steal
 	c := &CPUUse{
@@ -183,7 +183,7 @@ func Used(before, after Usage, took time.Duration, daemons bool) *CPUUse {
 		OthersPct: percent(whole-(after.idle-before.idle)-steal-own, whole),
 	}
 	if after.waitedKnown && took > 0 {
-		delay := figure.Round(100*float64(after.waited-before.waited)/float64(took), 2)
+		delay := stats.Round(100*float64(after.waited-before.waited)/float64(took), 2)
 		c.RunDelayPct = &delay
 	}
 	return c
@@ -204,7 +204,7 @@ func (d *Disturbance) Judge() {
 
 // BehindLink takes in the share of the transfers that did not keep up with their link.
 func (d *Disturbance) BehindLink(share float64) {
-	percent := figure.Round(100*share, 2)
+	percent := stats.Round(100*share, 2)
 	d.BehindLinkPct = &percent
 	if percent > maxBehind {
 		d.Why = append(d.Why, fmt.Sprintf("%.0f %% of the transfers took over %.1f times what their link takes (limit %g %%)", percent, Behind, maxBehind))

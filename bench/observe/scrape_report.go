@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // A Scrape reads pages before a run and after it.
@@ -138,9 +138,9 @@ var countRows = []struct {
 }
 
 // timed are the rows of what answers say of their time.
-func (r *ServerReport) timed() (t page.Table, ok bool) {
+func (r *ServerReport) timed() (t document.Table, ok bool) {
 	c := &r.Client
-	t = page.Table{Title: fmt.Sprintf("Timings in %d answers", c.Timed.Answers), Head: []string{"", "client", "server"}, Left: 1}
+	t = document.Table{Title: fmt.Sprintf("Timings in %d answers", c.Timed.Answers), Head: []string{"", "client", "server"}, Left: 1}
 	for _, row := range []struct {
 		name         string
 		ours, theirs float64
@@ -162,12 +162,12 @@ func (r *ServerReport) timed() (t page.Table, ok bool) {
 
 // Tables are a table a page, the server's figures beside the client's, and one of what
 // answers say of their time.
-func (r *ServerReport) Tables() (tables []page.Table) {
+func (r *ServerReport) Tables() (tables []document.Table) {
 	if t, ok := r.timed(); ok {
 		tables = append(tables, t)
 	}
 	for i, f := range r.Server {
-		t := page.Table{Title: fmt.Sprintf("%s's own figures (%s)", f.Server, f.URL), Head: []string{"", "client", "server"}, Left: 1}
+		t := document.Table{Title: fmt.Sprintf("%s's own figures (%s)", f.Server, f.URL), Head: []string{"", "client", "server"}, Left: 1}
 		row := func(name, ours, theirs string) { t.Rows = append(t.Rows, []string{name, ours, theirs}) }
 		ours := func(of func(ClientFigures) float64, format string) string {
 			if of == nil || i > 0 {

@@ -12,7 +12,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 	"kvferry/transport"
 )
@@ -68,7 +68,7 @@ func (r *FailoverResult) files() files {
 }
 
 // WriteJSON writes all that was recorded.
-func (r *FailoverResult) WriteJSON(w io.Writer) error { return page.WriteJSON(w, r) }
+func (r *FailoverResult) WriteJSON(w io.Writer) error { return document.WriteJSON(w, r) }
 
 // WriteCSV writes a line a sample: seconds, and for each rail the bytes completed and
 // those posted again so far.
@@ -92,8 +92,8 @@ func (r *FailoverResult) WriteCSV(w io.Writer) error {
 }
 
 // table is a row a fault.
-func (r *FailoverResult) table() page.Table {
-	t := page.Table{
+func (r *FailoverResult) table() document.Table {
+	t := document.Table{
 		Title: "faults; detect is the engine's word, recovered 95 % of the ideal over the next 0.5 s (a rail that is back: 90 % of its own), gap without any completion, worst 0.1 s in the second after it as a share of the ideal",
 		Left:  3,
 		Head:  []string{"at", "fault", "rail", "detect", "recovered", "gap", "worst 0.1 s", "resent MB", "then GB/s", "% of ideal", "rail GB/s", "% of its own"},
@@ -215,14 +215,14 @@ func (r *FailoverResult) remarks() []string {
 // WriteText prints the conditions, the plot, a row a fault, and the verdict.
 func (r *FailoverResult) WriteText(w io.Writer) error {
 	var b strings.Builder
-	page.WriteLines(&b, r.conditions())
+	document.WriteLines(&b, r.conditions())
 	b.WriteString("\nGB/s over time; at the right the highest\n")
-	page.WriteLines(&b, r.lines())
+	document.WriteLines(&b, r.lines())
 	b.WriteString("\n")
 	if len(r.Recoveries) > 0 {
 		r.table().WriteText(&b)
 	}
-	page.WriteLines(&b, r.remarks())
+	document.WriteLines(&b, r.remarks())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -230,7 +230,7 @@ func (r *FailoverResult) WriteText(w io.Writer) error {
 // WriteHTML writes report.html: the rates over time with the faults in them, the
 // table and all that was recorded, in a file that loads nothing from elsewhere.
 func (r *FailoverResult) WriteHTML(w io.Writer) error {
-	report := page.Page{
+	report := document.Page{
 		Title: "kvbench failover", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
 		Lines: r.remarks(),
 	}
@@ -238,15 +238,15 @@ func (r *FailoverResult) WriteHTML(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	report.Sections = []page.Section{{Plots: []*page.Plot{p}, Tables: []page.HTMLTable{r.table().HTML(-1)}}}
+	report.Sections = []document.Section{{Plots: []*document.Plot{p}, Tables: []document.HTMLTable{r.table().HTML(-1)}}}
 	return report.Write(w, r)
 }
 
 // plotStep is the time that a point of the plot is a mean of.
 const plotStep = 50 * time.Millisecond
 
-func (r *FailoverResult) plot() (*page.Plot, error) {
-	p := page.NewPlot("GB/s over time, by rail and together")
+func (r *FailoverResult) plot() (*document.Plot, error) {
+	p := document.NewPlot("GB/s over time, by rail and together")
 	p.X.Label.Text = "seconds"
 	end, top := r.Samples.End(), 0.0
 	draw := func(i int, name string, rate func(from, to time.Duration) float64) error {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // TestFilesAsTheyCome: the points that have ended are on disk before the next is begun.
@@ -64,7 +64,7 @@ func TestBadOutput(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		err := run(&out)
-		if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
+		if lost := (*document.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !strings.Contains(out.String(), "GB/s") || strings.Contains(out.String(), "results:") {

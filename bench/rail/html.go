@@ -10,18 +10,18 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 )
 
 // WriteHTML writes report.html: curves over the block size, the table and all that
 // was recorded, in a file that loads nothing from elsewhere.
 func (r *Result) WriteHTML(w io.Writer) error {
-	report := page.Page{
+	report := document.Page{
 		Title: "kvbench transfer", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
 		Lines: append(r.legend(), r.remarks()...),
 	}
-	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(-1)}}
+	all := document.Section{Tables: []document.HTMLTable{r.table().HTML(-1)}}
 	for _, c := range []struct {
 		title string
 		log   bool
@@ -39,7 +39,7 @@ func (r *Result) WriteHTML(w io.Writer) error {
 		}
 		all.Plots = append(all.Plots, p)
 	}
-	report.Sections = []page.Section{all}
+	report.Sections = []document.Section{all}
 	return report.Write(w, r)
 }
 
@@ -69,8 +69,8 @@ func (r *Result) varies() bool {
 
 // curves draws a figure over the block size; points without it are left out, as a
 // log axis has no 0.
-func (r *Result) curves(title string, log bool, of func(*Point) float64, ref func(*Reference) Rank) (*page.Plot, error) {
-	p := page.NewPlot(title)
+func (r *Result) curves(title string, log bool, of func(*Point) float64, ref func(*Reference) Rank) (*document.Plot, error) {
+	p := document.NewPlot(title)
 	p.X.Label.Text = "block"
 	p.X.Scale = plot.LogScale{}
 	var names []string
@@ -114,7 +114,7 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64, ref fun
 	p.X.Min, p.X.Max = low/1.3, high*1.3
 	p.Y.Min, p.Y.Max = 0, top*1.1
 	if log {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, document.DecadeTicks{}
 		p.Y.Min, p.Y.Max = bottom/1.5, top*2
 	}
 	return p, nil

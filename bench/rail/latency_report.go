@@ -6,18 +6,18 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/figure"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
+	"kvferry/bench/stats"
 	"kvferry/internal/config"
 )
 
 // percentile is a figure of n samples as a table shows it: none beyond it makes it no percentile,
 // and a few an uncertain one.
 func percentile(us, p float64, n int64) string {
-	switch beyond := figure.Beyond(n, p); {
+	switch beyond := stats.Beyond(n, p); {
 	case beyond < 1:
 		return "-"
-	case beyond < figure.Few:
+	case beyond < stats.Few:
 		return fmt.Sprintf("%.1f~", us)
 	}
 	return fmt.Sprintf("%.1f", us)
@@ -28,14 +28,14 @@ func (r *Result) legend() (lines []string) {
 	if slices.ContainsFunc(r.table().Rows, func(row []string) bool {
 		return slices.ContainsFunc(row, func(cell string) bool { return strings.HasSuffix(cell, "~") })
 	}) {
-		lines = append(lines, fmt.Sprintf("  ~: fewer than %d samples lie beyond this percentile; -: none does, or it is not measured (--duration)", figure.Few))
+		lines = append(lines, fmt.Sprintf("  ~: fewer than %d samples lie beyond this percentile; -: none does, or it is not measured (--duration)", stats.Few))
 	}
 	return append(lines, r.beside()...)
 }
 
 // latencyTable has a row a point, and below it those of what was measured beside it.
-func (r *Result) latencyTable() page.Table {
-	t := page.Table{Title: "measured, one batch at a time, in µs: from the call of Submit until its caller knows that the bytes are at the destination", Left: 1}
+func (r *Result) latencyTable() document.Table {
+	t := document.Table{Title: "measured, one batch at a time, in µs: from the call of Submit until its caller knows that the bytes are at the destination", Left: 1}
 	t.Head = []string{"op", "block", "of", "samples", "min", "p50", "p99", "p99.9", "max", "GB/s", "CPU-s/GB", "errors", "checked", "bad"}
 	several := r.head(&t)
 	for i := range r.Points {

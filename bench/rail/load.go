@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/internal/clock"
 	"kvferry/transport"
 )
@@ -75,7 +75,7 @@ type flight struct {
 // A tally is what completed in the interval.
 type tally struct {
 	batches, blocks, bytes int64
-	latency, post          figure.Histogram
+	latency, post          stats.Histogram
 	slots                  []int64 // bytes
 }
 

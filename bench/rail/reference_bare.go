@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // A blocking is a TCP socket that blocks its thread, as in a C program: the runtime's poller
@@ -151,7 +151,7 @@ func pingFor(ctx context.Context, host, addr string, s ReferenceShape, d time.Du
 	}()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var h figure.Histogram
+	var h stats.Histogram
 	begun := time.Now()
 	i, open := 0, begun
 	for now := begun; ; i++ {
@@ -175,8 +175,8 @@ func pingFor(ctx context.Context, host, addr string, s ReferenceShape, d time.Du
 
 // percentileUS is a percentile in microseconds. One without a sample beyond it is none: it would
 // be the greatest that came along.
-func percentileUS(h *figure.Histogram, p float64) Rank {
-	if figure.Beyond(int64(h.Count()), p) < 1 {
+func percentileUS(h *stats.Histogram, p float64) Rank {
+	if stats.Beyond(int64(h.Count()), p) < 1 {
 		return nil
 	}
 	us := float64(h.Percentile(p)) / 1e3

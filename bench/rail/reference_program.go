@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/internal/config"
 )
 
@@ -159,7 +159,7 @@ func ucx(ctx context.Context, p ReferencePath, s ReferenceShape, d time.Duration
 		p  float64
 		to *Rank
 	}{{50, &f.P50US}, {99, &f.P99US}, {99.9, &f.P999US}} {
-		if figure.Beyond(f.Samples, r.p) < 1 {
+		if stats.Beyond(f.Samples, r.p) < 1 {
 			continue
 		}
 		got, err := once(f.Samples, r.p)

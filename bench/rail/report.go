@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 )
 
@@ -21,14 +21,14 @@ const (
 )
 
 // files are what a run leaves in its folder.
-type files []page.File
+type files []document.File
 
 // write writes them, if there is a folder.
 func (f files) write(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	return page.WriteFiles(dir, f...)
+	return document.WriteFiles(dir, f...)
 }
 
 // listing says where they are, if there is a folder.
@@ -40,7 +40,7 @@ func (f files) listing(dir string) string {
 	for _, file := range f {
 		names = append(names, file.Name)
 	}
-	return page.Listing(dir, names...) + "\n"
+	return document.Listing(dir, names...) + "\n"
 }
 
 func (r *Result) files() files {
@@ -66,7 +66,7 @@ func (r *Result) print(cfg *Config, kept bool) error {
 }
 
 // WriteJSON writes all that was recorded.
-func (r *Result) WriteJSON(w io.Writer) error { return page.WriteJSON(w, r) }
+func (r *Result) WriteJSON(w io.Writer) error { return document.WriteJSON(w, r) }
 
 // faulty is what a row has a star for.
 func (p *Point) faulty() bool { return p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 }
@@ -88,11 +88,11 @@ func (p *Point) line(i, n int) string {
 }
 
 // table is a row a point.
-func (r *Result) table() page.Table {
+func (r *Result) table() document.Table {
 	if r.Settings.Latency {
 		return r.latencyTable()
 	}
-	t := page.Table{
+	t := document.Table{
 		Title: "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends", Left: 1,
 		Head: []string{
 			"op", "block", "batch", "threads", "depth", "rails", "select", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad", "% by rail",
@@ -123,7 +123,7 @@ func (r *Result) table() page.Table {
 }
 
 // head ends a table's heading, and says whether there are several initiators.
-func (r *Result) head(t *page.Table) (several bool) {
+func (r *Result) head(t *document.Table) (several bool) {
 	if several = slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 }); several {
 		t.Head = append(t.Head, "initiators", "min/max", "Jain")
 	}
@@ -253,11 +253,11 @@ func (r *Result) remarks() []string {
 // WriteText prints the conditions, a row a point, and what is to be said of them.
 func (r *Result) WriteText(w io.Writer) error {
 	var b strings.Builder
-	page.WriteLines(&b, r.conditions())
+	document.WriteLines(&b, r.conditions())
 	b.WriteString("\n")
 	r.table().WriteText(&b)
 	remarks := append(r.legend(), r.remarks()...)
-	page.WriteLines(&b, remarks)
+	document.WriteLines(&b, remarks)
 	if len(remarks) > 0 {
 		b.WriteString("\n")
 	}

@@ -3,8 +3,8 @@ package rail
 import (
 	"time"
 
-	"kvferry/bench/figure"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 	"kvferry/transport"
 )
 
@@ -73,7 +73,7 @@ type Point struct {
 	PostP99US float64  `json:"post_p99_us"`
 	CPU       CPU      `json:"cpu"`
 	// Fairness is between initiators; nil of one.
-	Fairness *figure.Fairness `json:"fairness,omitempty"`
+	Fairness *stats.Fairness `json:"fairness,omitempty"`
 
 	Errors  int    `json:"errors"` // batches
 	Error   string `json:"error,omitempty"`
@@ -163,7 +163,7 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 		P99US: us(h.Percentile(99)), P999US: us(h.Percentile(99.9)), MaxUS: us(h.Max()),
 	}
 	p.PostUS, p.PostP99US = us(t.post.Mean()), us(t.post.Percentile(99))
-	p.Fairness = figure.Shares(l.byInitiator())
+	p.Fairness = stats.Shares(l.byInitiator())
 	var err error
 	if p.Errors, err = l.errors(); err != nil {
 		p.Error = err.Error()

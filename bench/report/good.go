@@ -2,7 +2,7 @@ package report
 
 import (
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // Keeps reports whether a request was answered, and kept all bounds of Goodput: what vLLM's
@@ -24,5 +24,5 @@ func (r *Run) Late(p float64) float64 {
 			late = append(late, r.Records[i].Late())
 		}
 	}
-	return figure.Round(newSample(late).percentile(p), 4)
+	return stats.Round(newSample(late).percentile(p), 4)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // title is the command's name in reports.
@@ -55,7 +55,7 @@ func (p *Report) verdict() string {
 
 // WriteHTML writes report.html: the runs of one command, which are one, or one of each clock.
 func WriteHTML(w io.Writer, reports ...*Report) error {
-	out := page.Page{Title: title}
+	out := document.Page{Title: title}
 	var verdicts []string
 	for _, p := range reports {
 		out.Sub = append(out.Sub, p.heads()...)
@@ -63,7 +63,7 @@ func WriteHTML(w io.Writer, reports ...*Report) error {
 		verdicts = append(verdicts, named(reports, p, []string{p.verdict()})...)
 	}
 	out.Verdict = strings.Join(verdicts, " ")
-	all := page.Section{Name: "Distributions"}
+	all := document.Section{Name: "Distributions"}
 	var err error
 	if all.Plots, err = distributions(reports); err != nil {
 		return err
@@ -73,12 +73,12 @@ func WriteHTML(w io.Writer, reports ...*Report) error {
 	}
 	out.Sections = append(out.Sections, all)
 	for _, p := range reports {
-		over := page.Section{Name: p.heading("Over the run's time", reports)}
+		over := document.Section{Name: p.heading("Over the run's time", reports)}
 		if over.Plots, err = p.timelines(); err != nil {
 			return err
 		}
 		over.Plots = append(over.Plots, p.Plots...)
-		figures := page.Section{Name: p.heading("Figures", reports)}
+		figures := document.Section{Name: p.heading("Figures", reports)}
 		for _, t := range append(p.tables(), p.setupTable()) {
 			figures.Tables = append(figures.Tables, t.HTML(-1))
 		}
@@ -119,9 +119,9 @@ func named(reports []*Report, p *Report, lines []string) []string {
 
 // Clocks sets the runs of one command side by side: one row a figure, and how far each run is from
 // the first in percent.
-func Clocks(reports []*Report) page.Table {
+func Clocks(reports []*Report) document.Table {
 	first := reports[0]
-	t := page.Table{Title: "Side by side", Left: 1, Head: []string{""}}
+	t := document.Table{Title: "Side by side", Left: 1, Head: []string{""}}
 	for i, p := range reports {
 		t.Head = append(t.Head, p.name())
 		if i > 0 {
@@ -179,7 +179,7 @@ func WriteMarkdown(w io.Writer, reports ...*Report) error {
 	}
 	for _, p := range reports {
 		b.WriteString("## " + p.heading("Run", reports) + "\n\n")
-		page.WriteLines(&b, p.heads())
+		document.WriteLines(&b, p.heads())
 		b.WriteString("\n" + p.verdict() + "\n\n")
 		if lines := p.lines(); len(lines) > 0 {
 			b.WriteString("### Faults (*), disturbances (~) and notes\n\n")

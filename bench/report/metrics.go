@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // Metrics are what a run came to: those of kvbench mooncake's rows under the same names, and
@@ -62,7 +62,7 @@ func (s Spread) MarshalJSON() ([]byte, error) {
 	type plain Spread // without this method
 	p := plain(s)
 	for _, v := range []*float64{&p.Mean, &p.Std, &p.Median, &p.P90, &p.P95, &p.P99, &p.Max} {
-		*v = figure.Round(*v, 4)
+		*v = stats.Round(*v, 4)
 	}
 	return json.Marshal(p)
 }
@@ -239,12 +239,12 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 		m.Latencies[name] = s.spread()
 	}
 	itl, e2el := m.Latencies[nameITL], m.Latencies[nameE2EL]
-	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = figure.Round(itl.Mean, 4), figure.Round(itl.Median, 4), figure.Round(itl.P99, 4)
-	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = figure.Round(e2el.Mean, 4), figure.Round(e2el.Median, 4), figure.Round(e2el.P99, 4)
+	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = stats.Round(itl.Mean, 4), stats.Round(itl.Median, 4), stats.Round(itl.P99, 4)
+	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = stats.Round(e2el.Mean, 4), stats.Round(e2el.Median, 4), stats.Round(e2el.P99, 4)
 	// Little's law would give the same mean from latencies; this one counts the time of failed
 	// requests, too, which the server had to bear.
 	flight := r.inFlight()
-	m.Concurrency = figure.Round(per(flight.area, r.Duration), 4)
+	m.Concurrency = stats.Round(per(flight.area, r.Duration), 4)
 	m.MaxConcurrency = flight.peak
 	m.PeakOutput = r.peakOutput()
 	if len(r.Goodput) > 0 {

@@ -8,8 +8,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"kvferry/bench/figure"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
+	"kvferry/bench/stats"
 )
 
 // A Distribution is one curve of a plot: values in ascending order.
@@ -32,8 +32,8 @@ const linear = 8
 
 // DistributionPlot draws which share of the values, of a unit, is up to what, with an SLO's limit
 // if it is not 0. It is nil if there are no values.
-func DistributionPlot(title, unit string, curves []Distribution, limit float64) (*page.Plot, error) {
-	p := page.NewPlot(title)
+func DistributionPlot(title, unit string, curves []Distribution, limit float64) (*document.Plot, error) {
+	p := document.NewPlot(title)
 	p.X.Label.Text = unit
 	low, high := math.Inf(1), 0.0
 	for _, c := range curves {
@@ -64,7 +64,7 @@ func DistributionPlot(title, unit string, curves []Distribution, limit float64) 
 		margin := max((high-low)/20, high/100)
 		p.X.Min, p.X.Max = max(low-margin, 0), high+margin
 	} else {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, document.DecadeTicks{}
 		p.X.Min, p.X.Max = low/1.1, high*1.1
 	}
 	p.Y.Min, p.Y.Max = 0, 1
@@ -78,18 +78,18 @@ func cumulative(values []float64, low float64) plotter.XYs {
 	points := plotter.XYs{{X: max(values[0], low), Y: 0}}
 	for i := 1; i <= n; i++ {
 		share := float64(i) / float64(n)
-		points = append(points, plotter.XY{X: max(figure.Percentile(values, 100*share), low), Y: share})
+		points = append(points, plotter.XY{X: max(stats.Percentile(values, 100*share), low), Y: share})
 	}
 	return points
 }
 
 // vertical draws a limit, over all of the axis of shares.
-func vertical(p *page.Plot, at float64, name string) error {
+func vertical(p *document.Plot, at float64, name string) error {
 	line, err := plotter.NewLine(plotter.XYs{{X: at, Y: 0}, {X: at, Y: 1}})
 	if err != nil {
 		return err
 	}
-	line.Color, line.Width, line.Dashes = page.Palette[5], vg.Points(1.2), []vg.Length{vg.Points(4), vg.Points(3)}
+	line.Color, line.Width, line.Dashes = document.Palette[5], vg.Points(1.2), []vg.Length{vg.Points(4), vg.Points(3)}
 	p.Add(line)
 	p.Key(name, line)
 	return nil
@@ -106,8 +106,8 @@ func (s sample) milliseconds() []float64 {
 }
 
 // distributions are the plots of latencies of one or several runs.
-func distributions(reports []*Report) ([]*page.Plot, error) {
-	var plots []*page.Plot
+func distributions(reports []*Report) ([]*document.Plot, error) {
+	var plots []*document.Plot
 	for _, d := range []struct{ title, name, slo string }{
 		{"TTFT, share of requests", nameTTFT, "ttft"},
 		{"TPOT, share of requests", nameTPOT, "tpot"},
@@ -146,7 +146,7 @@ func distributions(reports []*Report) ([]*page.Plot, error) {
 }
 
 // timelines are the plots over a run's time. A point of a rate stands in the middle of its bin.
-func (p *Report) timelines() ([]*page.Plot, error) {
+func (p *Report) timelines() ([]*document.Plot, error) {
 	width := p.bin()
 	points := func(rates []float64) plotter.XYs {
 		xy := make(plotter.XYs, len(rates))
@@ -164,7 +164,7 @@ func (p *Report) timelines() ([]*page.Plot, error) {
 	for _, s := range thin(p.inFlight().steps) {
 		flight = append(flight, plotter.XY{X: s.at, Y: float64(s.requests)})
 	}
-	var plots []*page.Plot
+	var plots []*document.Plot
 	for _, t := range []struct {
 		title  string
 		curves []curve
@@ -193,8 +193,8 @@ type curve struct {
 }
 
 // timeline draws curves over the run's time, with its steady part marked.
-func (p *Report) timeline(title string, curves []curve) (*page.Plot, error) {
-	plot := page.NewPlot(title)
+func (p *Report) timeline(title string, curves []curve) (*document.Plot, error) {
+	plot := document.NewPlot(title)
 	plot.X.Label.Text = "s since the run's start"
 	top, drawn := 0.0, 0
 	for _, c := range curves {
@@ -202,14 +202,14 @@ func (p *Report) timeline(title string, curves []curve) (*page.Plot, error) {
 			top = max(top, xy.Y)
 		}
 	}
-	top = page.Headroom(top)
+	top = document.Headroom(top)
 	if p.Steady != nil {
 		for i, at := range []float64{p.Steady.From, p.Steady.To} {
 			line, err := plotter.NewLine(plotter.XYs{{X: at, Y: 0}, {X: at, Y: top}})
 			if err != nil {
 				return nil, err
 			}
-			line.Color, line.Dashes = page.Palette[6], []vg.Length{vg.Points(3), vg.Points(3)}
+			line.Color, line.Dashes = document.Palette[6], []vg.Length{vg.Points(3), vg.Points(3)}
 			plot.Add(line)
 			if i == 0 {
 				plot.Key("steady part", line)
@@ -271,7 +271,7 @@ func (p *Report) ttftOverTime() plotter.XYs {
 	var xy plotter.XYs
 	for bin, values := range by {
 		slices.Sort(values)
-		xy = append(xy, plotter.XY{X: (float64(bin) + 0.5) * width, Y: figure.Percentile(values, 50)})
+		xy = append(xy, plotter.XY{X: (float64(bin) + 0.5) * width, Y: stats.Percentile(values, 50)})
 	}
 	slices.SortFunc(xy, func(a, b plotter.XY) int { return int(math.Copysign(1, a.X-b.X)) })
 	return xy

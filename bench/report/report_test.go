@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document"
+	"kvferry/bench/document/documenttest"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
-	"kvferry/bench/page/pagetest"
 )
 
 // golden is a recorded run of testdata.
@@ -227,20 +227,20 @@ func TestTable(t *testing.T) {
 	if err := WriteMarkdown(&b, New(run)); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "table.golden", b.Bytes())
+	documenttest.Golden(t, "table.golden", b.Bytes())
 }
 
 // TestFiles: summary.json has the names of mooncake's rows, the page loads nothing from
 // elsewhere, and two clocks stand side by side in one folder.
 func TestFiles(t *testing.T) {
 	run := golden(t, "mixed", "openai")
-	run.Steady = &Steady{From: 0.5, To: 2, Table: page.Table{Title: "Steady state", Head: []string{"x"}}, Figures: map[string]int{"sent": 3}}
+	run.Steady = &Steady{From: 0.5, To: 2, Table: document.Table{Title: "Steady state", Head: []string{"x"}}, Figures: map[string]int{"sent": 3}}
 	run.Disturbance = &observe.Disturbance{LateMeanMS: 0.75, CPU: &observe.CPUUse{CPUs: 2, OthersPct: 61.5}, Why: []string{"timers came late"}}
 	run.Records[0].Adapter, run.Records[0].Worker = "sql", "http://10.0.0.7:8000"
 	virtual := *golden(t, "plain", "openai")
 	virtual.Clock = ClockVirtual
 	dir := t.TempDir()
-	if err := page.WriteFiles(dir, Files(New(run), New(&virtual))...); err != nil {
+	if err := document.WriteFiles(dir, Files(New(run), New(&virtual))...); err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) []byte {
@@ -291,7 +291,7 @@ func TestFiles(t *testing.T) {
 // TestEmpty: a run without a request, and one without a success, have all files too.
 func TestEmpty(t *testing.T) {
 	for _, r := range []*Run{{Setup: Setup{Clock: ClockReal}}, golden(t, "failed", "openai")} {
-		if err := page.WriteFiles(t.TempDir(), Files(New(r))...); err != nil {
+		if err := document.WriteFiles(t.TempDir(), Files(New(r))...); err != nil {
 			t.Error(err)
 		}
 		if _, err := NewVLLM(r).JSON(true); err != nil {
@@ -323,7 +323,7 @@ func TestAppendLine(t *testing.T) {
 	if text, err := os.ReadFile(path); err != nil || string(text) != "1\n2\n3\n" {
 		t.Errorf("%q, %v", text, err)
 	}
-	lost := (*page.OutputError)(nil)
+	lost := (*document.OutputError)(nil)
 	if err := AppendLine(filepath.Join(path, "below"), nil); !errors.As(err, &lost) {
 		t.Error(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 )
 
 // A Run is a run that is over, or was interrupted.
@@ -37,8 +37,8 @@ type Run struct {
 	ServerInfo  json.RawMessage      // what GET /server_info said, for SGLang's result
 	Faults      []string             // what makes the run's figures unusable
 	Notes       []string             // what qualifies them, beside what the report sees itself
-	Tables      []page.Table         // more figures: the server's own beside the client's
-	Plots       []*page.Plot         // and curves, for report.html
+	Tables      []document.Table     // more figures: the server's own beside the client's
+	Plots       []*document.Plot     // and curves, for report.html
 	Server      any                  // the same for summary.json
 }
 
@@ -60,9 +60,9 @@ func (r *Run) settled() iter.Seq[*client.Record] {
 
 // A Steady is the part of a run in which the load was steady, as package serve finds it.
 type Steady struct {
-	From, To float64    // seconds since the run's start
-	Table    page.Table // its figures beside those of the whole run
-	Figures  any        // the same for summary.json
+	From, To float64        // seconds since the run's start
+	Table    document.Table // its figures beside those of the whole run
+	Figures  any            // the same for summary.json
 }
 
 // Clocks of a run.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // A sample is values in ascending order, in seconds. Whoever asks for its figures gets
@@ -46,7 +46,7 @@ func (s sample) percentile(p float64) float64 {
 	if len(s) == 0 {
 		return 0
 	}
-	return figure.Percentile(s, p) * 1000
+	return stats.Percentile(s, p) * 1000
 }
 
 func (s sample) median() float64 { return s.percentile(50) }

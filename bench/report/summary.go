@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 )
 
-// Names of the files in a result folder, beside page.RecordsFile.
+// Names of the files in a result folder, beside document.RecordsFile.
 const (
 	SummaryFile = "summary.json"
 	TableFile   = "table.md"
@@ -86,19 +86,19 @@ func Write(w io.Writer, reports ...*Report) error {
 		s.Rows = append(s.Rows, p.Row())
 		s.Config, s.Machine = p.Setup.Config, p.Setup.Machine
 	}
-	return page.WriteJSON(w, s)
+	return document.WriteJSON(w, s)
 }
 
 // Files are those that are functions of the records, of one command's runs.
-func Files(reports ...*Report) []page.File {
-	return []page.File{
+func Files(reports ...*Report) []document.File {
+	return []document.File{
 		{Name: SummaryFile, Write: func(w io.Writer) error { return Write(w, reports...) }},
 		{Name: TableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, reports...) }},
 		{Name: ReportFile, Write: func(w io.Writer) error { return WriteHTML(w, reports...) }},
 	}
 }
 
-// lines are faults, what casts doubt, and notes, marked as page.Page has them.
+// lines are faults, what casts doubt, and notes, marked as document.Page has them.
 func (p *Report) lines() []string {
 	var lines []string
 	for _, f := range p.faults {
@@ -114,8 +114,8 @@ func (p *Report) lines() []string {
 }
 
 // tables are all tables of a run but that of its setup.
-func (p *Report) tables() []page.Table {
-	tables := []page.Table{p.M.latencyTable(), p.M.rateTable(), p.M.countTable()}
+func (p *Report) tables() []document.Table {
+	tables := []document.Table{p.M.latencyTable(), p.M.rateTable(), p.M.countTable()}
 	if p.Steady != nil {
 		tables = append(tables, p.Steady.Table)
 	}
@@ -165,11 +165,11 @@ func (p *Report) WriteNotes(w io.Writer) error {
 // line a run; vLLM writes no newline after the last.
 func AppendLine(path string, line []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return &page.OutputError{Err: err}
+		return &document.OutputError{Err: err}
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
 	if err != nil {
-		return &page.OutputError{Err: err}
+		return &document.OutputError{Err: err}
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() > 0 {
@@ -185,7 +185,7 @@ func AppendLine(path string, line []byte) error {
 		err = closed
 	}
 	if err != nil {
-		return &page.OutputError{Err: err}
+		return &document.OutputError{Err: err}
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // latencyNames are the rows of the table of latencies, in its order.
@@ -28,8 +28,8 @@ var latencyNames = []struct{ name, label string }{
 }
 
 // latencyTable is every latency in milliseconds.
-func (m *Metrics) latencyTable() page.Table {
-	t := page.Table{Title: "Latency (ms)", Left: 1, Head: []string{"", "mean", "median", "P90", "P95", "P99", "max", "std", "values"}}
+func (m *Metrics) latencyTable() document.Table {
+	t := document.Table{Title: "Latency (ms)", Left: 1, Head: []string{"", "mean", "median", "P90", "P95", "P99", "max", "std", "values"}}
 	for _, l := range latencyNames {
 		s, ok := m.Latencies[l.name]
 		if !ok {
@@ -56,8 +56,8 @@ func fixed(v float64, n int) string {
 type column struct{ head, value string }
 
 // oneRow is a table of figures that are one of each.
-func oneRow(title string, columns []column) page.Table {
-	t := page.Table{Title: title, Rows: [][]string{nil}}
+func oneRow(title string, columns []column) document.Table {
+	t := document.Table{Title: title, Rows: [][]string{nil}}
 	for _, c := range columns {
 		t.Head, t.Rows[0] = append(t.Head, c.head), append(t.Rows[0], c.value)
 	}
@@ -65,7 +65,7 @@ func oneRow(title string, columns []column) page.Table {
 }
 
 // rateTable is what the run came to a second.
-func (m *Metrics) rateTable() page.Table {
+func (m *Metrics) rateTable() document.Table {
 	columns := []column{
 		{"duration (s)", fixed(m.DurationS, 2)},
 		{"requests/s", fixed(m.RequestThroughput, 2)},
@@ -82,7 +82,7 @@ func (m *Metrics) rateTable() page.Table {
 }
 
 // countTable is how many requests and tokens there were, who counted and what ended them.
-func (m *Metrics) countTable() page.Table {
+func (m *Metrics) countTable() document.Table {
 	columns := []column{{"successful", strconv.Itoa(m.Successful)}, {"failed", strconv.Itoa(m.Failed)}}
 	add := func(head string, n int) {
 		if n > 0 {
@@ -113,9 +113,9 @@ const slowest = 15
 // slowestTable is the requests that took longest from their due time, with where their time
 // went: in the client, to the first token, to the last; and by the server's own account where
 // it gives one.
-func (r *Run) slowestTable() page.Table {
+func (r *Run) slowestTable() document.Table {
 	records := r.slowest()
-	t := page.Table{Title: "The slowest requests (ms)", Left: 2, Head: []string{
+	t := document.Table{Title: "The slowest requests (ms)", Left: 2, Head: []string{
 		"request", "id", "due at s", "prompt", "output", "total", "waited for room", "client late", "TTFT", "decoding", "longest gap",
 	}}
 	var shown []int // stages that took time in one of them
@@ -178,11 +178,11 @@ func shortened(text string, n int) string {
 }
 
 // stageTable is the mean request by the server's account; false where it gives none.
-func (m *Metrics) stageTable() (page.Table, bool) {
+func (m *Metrics) stageTable() (document.Table, bool) {
 	if m.Stages == nil {
-		return page.Table{}, false
+		return document.Table{}, false
 	}
-	t := page.Table{Title: "Where the mean request's time went, by the server (ms)"}
+	t := document.Table{Title: "Where the mean request's time went, by the server (ms)"}
 	row := []string{}
 	for i, name := range client.StageNames {
 		t.Head = append(t.Head, name)
@@ -193,10 +193,10 @@ func (m *Metrics) stageTable() (page.Table, bool) {
 }
 
 // machineTable is what else the client's machine did; false where nobody looked.
-func (r *Run) machineTable() (page.Table, bool) {
+func (r *Run) machineTable() (document.Table, bool) {
 	d := r.Disturbance
 	if d == nil {
-		return page.Table{}, false
+		return document.Table{}, false
 	}
 	columns := []column{
 		{"timers late, mean (ms)", fixed(d.LateMeanMS, 2)},
@@ -216,8 +216,8 @@ func (r *Run) machineTable() (page.Table, bool) {
 }
 
 // groupTables are the figures by adapter and by server, where there are several.
-func (r *Run) groupTables() []page.Table {
-	var tables []page.Table
+func (r *Run) groupTables() []document.Table {
+	var tables []document.Table
 	for _, g := range []struct {
 		title, head string
 		of          func(*client.Record) string
@@ -237,7 +237,7 @@ func (r *Run) groupTables() []page.Table {
 		if len(by) < 2 {
 			continue
 		}
-		t := page.Table{Title: g.title, Left: 1, Head: []string{g.head, "requests", "failed", "output tokens", "mean TTFT", "P99 TTFT", "mean TPOT", "mean E2EL", "P99 E2EL"}}
+		t := document.Table{Title: g.title, Left: 1, Head: []string{g.head, "requests", "failed", "output tokens", "mean TTFT", "P99 TTFT", "mean TPOT", "mean E2EL", "P99 E2EL"}}
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			m := by[name].Metrics()
 			ttft, e2el := m.Latencies[nameTTFT], m.Latencies[nameE2EL]
@@ -252,8 +252,8 @@ func (r *Run) groupTables() []page.Table {
 }
 
 // failureTable is why requests failed; false if none did.
-func (r *Run) failureTable() (page.Table, bool) {
-	t := page.Table{Title: "Failed requests", Left: 1, Head: []string{"reason", "requests", "first"}}
+func (r *Run) failureTable() (document.Table, bool) {
+	t := document.Table{Title: "Failed requests", Left: 1, Head: []string{"reason", "requests", "first"}}
 	for _, f := range r.failures() {
 		t.Rows = append(t.Rows, []string{shortened(f.reason, 120), strconv.Itoa(f.count), strconv.Itoa(f.first)})
 	}
@@ -261,8 +261,8 @@ func (r *Run) failureTable() (page.Table, bool) {
 }
 
 // setupTable is what was run.
-func (r *Run) setupTable() page.Table {
-	t := page.Table{Title: "What was run", Left: 2, Head: []string{"", ""}}
+func (r *Run) setupTable() document.Table {
+	t := document.Table{Title: "What was run", Left: 2, Head: []string{"", ""}}
 	add := func(name, value string) {
 		if value != "" {
 			t.Rows = append(t.Rows, []string{name, value})

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // bootstrapped lists the figures of each draw, in this order: the mean, and percentiles.
@@ -72,7 +72,7 @@ func (p *pool) whole() []float64 {
 	}
 	out := []float64{sum / float64(len(p.sorted))}
 	for _, s := range bootstrapped[1:] {
-		out = append(out, figure.Percentile(p.sorted, s.p))
+		out = append(out, stats.Percentile(p.sorted, s.p))
 	}
 	return out
 }
@@ -162,7 +162,7 @@ func intervals(a, b *pool, paired bool, share float64, n int, seed uint64) [][]f
 		}
 		slices.Sort(d)
 		tail := 100 * (1 - share) / 2
-		out[i] = []float64{figure.Percentile(d, tail), figure.Percentile(d, 100-tail)}
+		out[i] = []float64{stats.Percentile(d, tail), stats.Percentile(d, 100-tail)}
 	}
 	return out
 }

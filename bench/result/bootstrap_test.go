@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // requests are n requests with some values each, drawn by seed.
@@ -53,7 +53,7 @@ func TestDraw(t *testing.T) {
 		}
 		want := []float64{sum / float64(len(all))}
 		for _, s := range bootstrapped[1:] {
-			want = append(want, figure.Percentile(all, s.p))
+			want = append(want, stats.Percentile(all, s.p))
 		}
 		for i := range want {
 			if math.Abs(got[i]-want[i]) > 1e-9 {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
 	"kvferry/internal/config"
 )
@@ -41,7 +41,7 @@ func Compare(cfg CompareConfig) error {
 	config.Between(&bad, "Confidence", cfg.Confidence, 50, 99.9)
 	config.Between(&bad, "Draws", cfg.Draws, 100, 100_000)
 	if cfg.Out != "" {
-		bad.Check("Out", page.CheckNew(cfg.Out))
+		bad.Check("Out", document.CheckNew(cfg.Out))
 	}
 	var sources [][]Run
 	for _, path := range cfg.Paths {
@@ -60,17 +60,17 @@ func Compare(cfg CompareConfig) error {
 	if err := c.WriteText(cfg.Stdout); err != nil || cfg.Out == "" {
 		return err
 	}
-	if err := page.WriteFiles(cfg.Out, c.Files()...); err != nil {
+	if err := document.WriteFiles(cfg.Out, c.Files()...); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(cfg.Stdout, page.Listing(cfg.Out, compareFile, tableFile, reportFile))
+	_, err = fmt.Fprintln(cfg.Stdout, document.Listing(cfg.Out, compareFile, tableFile, reportFile))
 	return err
 }
 
 // Files are those of a folder.
-func (c *comparison) Files() []page.File {
-	return []page.File{
-		{Name: compareFile, Write: func(w io.Writer) error { return page.WriteJSON(w, c) }},
+func (c *comparison) Files() []document.File {
+	return []document.File{
+		{Name: compareFile, Write: func(w io.Writer) error { return document.WriteJSON(w, c) }},
 		{Name: tableFile, Write: c.WriteMarkdown},
 		{Name: reportFile, Write: c.WriteHTML},
 	}
@@ -83,10 +83,10 @@ func (c *comparison) intervalName() string {
 
 // tables are a group's figures: each result against the first, after all of them side by side
 // where there are more than two.
-func (c *comparison) tables(g *group) []page.Table {
-	var tables []page.Table
+func (c *comparison) tables(g *group) []document.Table {
+	var tables []document.Table
 	if len(g.Results) > 2 {
-		t := page.Table{Title: "All results", Left: 1, Head: []string{""}}
+		t := document.Table{Title: "All results", Left: 1, Head: []string{""}}
 		for _, r := range g.Results {
 			t.Head = append(t.Head, r.Name)
 		}
@@ -100,7 +100,7 @@ func (c *comparison) tables(g *group) []page.Table {
 		tables = append(tables, t)
 	}
 	for i, r := range g.Results[1:] {
-		t := page.Table{
+		t := document.Table{
 			Title: r.Name + " against " + letter(0), Left: 1,
 			Head: []string{"", letter(0), r.Name, "difference", c.intervalName(), r.Name + " is"},
 		}
@@ -175,8 +175,8 @@ func valueText(v *float64) string {
 }
 
 // setupTable is what was run, where any result says so.
-func (g *group) setupTable() page.Table {
-	t := page.Table{Title: "What was run", Left: len(g.Results) + 1, Head: []string{""}}
+func (g *group) setupTable() document.Table {
+	t := document.Table{Title: "What was run", Left: len(g.Results) + 1, Head: []string{""}}
 	for _, r := range g.Results {
 		t.Head = append(t.Head, r.Name)
 	}
@@ -306,7 +306,7 @@ func (c *comparison) WriteMarkdown(w io.Writer) error {
 			b.WriteString("- " + strings.TrimSpace(line) + "\n")
 		}
 		b.WriteString("\n")
-		for _, t := range append([]page.Table{g.setupTable()}, c.tables(g)...) {
+		for _, t := range append([]document.Table{g.setupTable()}, c.tables(g)...) {
 			t.WriteMarkdown(&b)
 		}
 	}
@@ -316,7 +316,7 @@ func (c *comparison) WriteMarkdown(w io.Writer) error {
 
 // WriteHTML writes report.html: the same with the distributions of all results in one plot.
 func (c *comparison) WriteHTML(w io.Writer) error {
-	out := page.Page{Title: "kvbench compare", Sub: []string{c.how()}}
+	out := document.Page{Title: "kvbench compare", Sub: []string{c.how()}}
 	if text := c.alone(); text != "" {
 		out.Lines = append(out.Lines, "~ "+text)
 	}
@@ -337,7 +337,7 @@ func (c *comparison) WriteHTML(w io.Writer) error {
 				out.Sub = append(out.Sub, r.Name+" = "+r.Source)
 			}
 		}
-		s := page.Section{Name: g.Name}
+		s := document.Section{Name: g.Name}
 		for _, d := range g.distributions {
 			p, err := report.DistributionPlot(d.label+", cumulative share", "ms", d.curves, 0)
 			if err != nil {
@@ -347,7 +347,7 @@ func (c *comparison) WriteHTML(w io.Writer) error {
 				s.Plots = append(s.Plots, p)
 			}
 		}
-		for _, t := range append([]page.Table{g.setupTable()}, c.tables(g)...) {
+		for _, t := range append([]document.Table{g.setupTable()}, c.tables(g)...) {
 			s.Tables = append(s.Tables, t.HTML(-1))
 		}
 		out.Sections = append(out.Sections, s)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/page/pagetest"
+	"kvferry/bench/document/documenttest"
 )
 
 // run is a result with n requests of the given mean TTFT, in ms.
@@ -179,7 +179,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.ReplaceAll(b.String(), out, "OUT")
-	pagetest.Golden(t, "compare.golden", []byte(text))
+	documenttest.Golden(t, "compare.golden", []byte(text))
 	var c comparison
 	encoded, err := os.ReadFile(filepath.Join(out, compareFile))
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/internal/config"
 )
 
@@ -62,7 +62,7 @@ func readFolder(dir string) ([]Run, error) {
 	if err := config.Unmarshal(text, &summary, false); err != nil {
 		return nil, &FormatError{File: path, Err: err}
 	}
-	requests, err := readRecords(filepath.Join(dir, page.RecordsFile))
+	requests, err := readRecords(filepath.Join(dir, document.RecordsFile))
 	if err != nil {
 		return nil, err
 	}

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
+	"kvferry/bench/stats"
 )
 
 // TestReadGolden: what the real clients wrote is read, and its figures are those that they
@@ -148,7 +148,7 @@ func TestReadFolder(t *testing.T) {
 		virtual.Records[i].TokenTimes = []float64{virtual.Records[i].Sent + 0.5, virtual.Records[i].Sent + 0.6, virtual.Records[i].Sent + 0.7}
 		virtual.Records[i].FirstToken = virtual.Records[i].Sent + 0.5
 	}
-	folder := page.OpenFolder(dir, func(string) {})
+	folder := document.OpenFolder(dir, func(string) {})
 	reports := []*report.Report{report.New(run), report.New(virtual)}
 	for _, p := range reports {
 		for i := range p.Records {
@@ -160,14 +160,14 @@ func TestReadFolder(t *testing.T) {
 	if err := folder.Close(); err != nil {
 		t.Fatal(err)
 	}
-	appendText(t, filepath.Join(dir, page.RecordsFile), `{"index": 101, "sta`) // killed while it wrote
+	appendText(t, filepath.Join(dir, document.RecordsFile), `{"index": 101, "sta`) // killed while it wrote
 	results, err := Read(dir)
 	if err != nil || len(results) != 2 {
 		t.Fatal(len(results), err)
 	}
 	for i, r := range results {
 		m := reports[i].M
-		if r.Key != reports[i].Clock || len(r.Requests) != 100 || r.Figures["mean_ttft_ms"] != m.MeanTTFTMS || r.Figures["p90_e2el_ms"] != figure.Round(m.Latencies["e2el"].P90, 4) || r.Setup["request_rate"] != "10" {
+		if r.Key != reports[i].Clock || len(r.Requests) != 100 || r.Figures["mean_ttft_ms"] != m.MeanTTFTMS || r.Figures["p90_e2el_ms"] != stats.Round(m.Latencies["e2el"].P90, 4) || r.Setup["request_rate"] != "10" {
 			t.Errorf("%s: %d requests, %v, %v", r.Key, len(r.Requests), r.Figures, r.Setup)
 		}
 		if got := r.Values(nameTTFT)[99][0]; math.Abs(got-m.MeanTTFTMS) > 1e-6 {
@@ -192,7 +192,7 @@ func TestReadSearch(t *testing.T) {
 		}
 		records.WriteString(`{"clock":"real","point":` + point + `,` + string(line[1:]) + "\n")
 	}
-	write(t, dir, page.RecordsFile, records.String())
+	write(t, dir, document.RecordsFile, records.String())
 	if results, err := Read(dir); err != nil || len(results) != 1 || results[0].Requests != nil {
 		t.Errorf("%+v, %v", results, err)
 	}
@@ -224,7 +224,7 @@ func TestReadSimulate(t *testing.T) {
 {"index":0,"prompt_tokens":10,"output_tokens":1,"arrived":0.5,"first_token":0.53,"finish":0.53}
 `
 	write(t, dir, SummaryFile, summary)
-	write(t, dir, page.RecordsFile, records)
+	write(t, dir, document.RecordsFile, records)
 	results, err := Read(dir)
 	if err != nil || len(results) != 1 {
 		t.Fatal(len(results), err)
@@ -344,7 +344,7 @@ func TestReadRefuses(t *testing.T) {
 		}
 	}
 	write(t, dir, SummaryFile, `{"rows": [{"metrics": {"mean_ttft_ms": 1}}]}`)
-	write(t, dir, page.RecordsFile, "{}\nxx\n{}\n")
+	write(t, dir, document.RecordsFile, "{}\nxx\n{}\n")
 	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "results.jsonl: line 2: ") {
 		t.Error(err)
 	}

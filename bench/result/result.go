@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 )
 
 // A Run is one as a file of results says it: ours, vLLM's or SGLang's. What the file does not
@@ -237,7 +237,7 @@ func statistics(seconds []float64) map[string]float64 {
 	}
 	all := map[string]float64{"mean": 1e3 * sum / n, "std": 1e3 * math.Sqrt(squares/n)}
 	for name, p := range map[string]float64{"median": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100} {
-		all[name] = 1e3 * figure.Percentile(seconds, p)
+		all[name] = 1e3 * stats.Percentile(seconds, p)
 	}
 	return all
 }

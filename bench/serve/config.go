@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
 	about "kvferry/bench/server"
 	"kvferry/internal/clock"
@@ -68,7 +68,7 @@ type Result struct {
 func (c *Config) Validate() error {
 	var bad config.Faults
 	bad.Refuse(len(c.Targets) == 0 || len(c.Targets) > 2, "Targets", len(c.Targets), "name one, or two to compare")
-	bad.Check("Out", page.CheckNew(c.Out))
+	bad.Check("Out", document.CheckNew(c.Out))
 	// What only the target knows is filled in on a copy, so that the rest of the load is checked
 	// before any target is opened: a cluster takes seconds to start.
 	spec := c.Load

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // A RateLimit is the reason why a search ended.
@@ -133,8 +133,8 @@ func (r RateResult) String() string {
 }
 
 // Table has a row for each value that was run.
-func (r RateResult) Table() page.Table {
-	t := page.Table{
+func (r RateResult) Table() document.Table {
+	t := document.Table{
 		Title: "Highest " + string(r.Quantity) + ": " + r.String(),
 		Head:  []string{r.Quantity.unit(), "verdict", "runs", "requests", "attained", "share", "95 % from", "to"},
 	}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
 )
 
@@ -20,8 +20,8 @@ import (
 func (x *run) save() {
 	files := report.Files(x.reports...)
 	if x.found != nil {
-		files = append(files, page.File{Name: searchFile, Write: func(w io.Writer) error {
-			return page.WriteJSON(w, map[string]any{"search": x.found, "command": x.Setup.Command})
+		files = append(files, document.File{Name: searchFile, Write: func(w io.Writer) error {
+			return document.WriteJSON(w, map[string]any{"search": x.found, "command": x.Setup.Command})
 		}})
 	}
 	x.out.Save(files...)
@@ -51,7 +51,7 @@ func (x *run) finish() error {
 	if len(x.reports) > 0 {
 		for _, res := range x.Results {
 			if err := res.write(x.reports[0].Run); err != nil {
-				failed = errors.Join(failed, &page.OutputError{Err: err})
+				failed = errors.Join(failed, &document.OutputError{Err: err})
 			}
 		}
 	}
@@ -62,8 +62,8 @@ func (x *run) finish() error {
 		return failed
 	}
 	// A search in which no value kept the SLO has no report.
-	names := page.Present(x.Out, page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, page.LogFile)
-	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", page.Listing(x.Out, names...))
+	names := document.Present(x.Out, document.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, document.LogFile)
+	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", document.Listing(x.Out, names...))
 	if failed == nil {
 		failed = cmp.Or(x.nothing(), x.tooMany())
 	}
@@ -171,10 +171,10 @@ func (res Result) put(name string, text []byte) error {
 	if res.Append {
 		return report.AppendLine(path, text)
 	}
-	if err := page.MakeFolder(filepath.Dir(path)); err != nil {
+	if err := document.MakeFolder(filepath.Dir(path)); err != nil {
 		return err
 	}
-	return page.WriteFiles(filepath.Dir(path), page.File{Name: filepath.Base(path), Write: func(w io.Writer) error {
+	return document.WriteFiles(filepath.Dir(path), document.File{Name: filepath.Base(path), Write: func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	}})

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/report"
 	about "kvferry/bench/server"
+	"kvferry/bench/stats"
 	"kvferry/internal/progress"
 	"kvferry/load"
 )
@@ -28,10 +28,10 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	x := &run{Config: cfg, bar: progress.New(cfg.Progress, cfg.Terminal)}
-	if err := page.MakeFolder(cfg.Out); err != nil {
+	if err := document.MakeFolder(cfg.Out); err != nil {
 		return err // before the run: afterwards its records would be lost
 	}
-	x.out = page.OpenFolder(cfg.Out, x.bar.Say)
+	x.out = document.OpenFolder(cfg.Out, x.bar.Say)
 	var failed error
 	for _, t := range cfg.Targets {
 		err := x.target(ctx, t)
@@ -46,7 +46,7 @@ func Run(ctx context.Context, cfg Config) error {
 // run is one that goes on.
 type run struct {
 	Config
-	out     *page.Folder // gets a record as its request ends; the caller of Run owns the files
+	out     *document.Folder // gets a record as its request ends; the caller of Run owns the files
 	bar     *progress.Task
 	reports []*report.Report // of runs that are over, one a target
 
@@ -205,7 +205,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	err = errors.Join(err, l.Close())
 	// They came in the order of their ends. Reports, and the tools' lists, have that of the load.
 	slices.SortFunc(r.Records, func(a, b client.Record) int { return a.Index - b.Index })
-	r.Duration = figure.Seconds(took)
+	r.Duration = stats.Seconds(took)
 	r.Interrupted = ctx.Err() != nil
 	x.settled(r)
 	if counted != nil {

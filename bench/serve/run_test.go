@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
 	"kvferry/bench/result"
 	"kvferry/bench/simulation"
@@ -143,12 +143,12 @@ func TestRun(t *testing.T) {
 	if len(rows) != 1 || rows[0].Clock != "virtual" || rows[0].Metrics["mean_ttft_ms"] != 50.0 || rows[0].Metrics["successful_requests"] != 40.0 {
 		t.Errorf("summary.json has %+v", rows)
 	}
-	for _, name := range []string{page.RecordsFile, report.TableFile, report.ReportFile} {
+	for _, name := range []string{document.RecordsFile, report.TableFile, report.ReportFile} {
 		if text, err := os.ReadFile(filepath.Join(cfg.Out, name)); err != nil || len(text) == 0 {
 			t.Errorf("%s: %v, %d bytes", name, err, len(text))
 		}
 	}
-	lines, _ := os.ReadFile(filepath.Join(cfg.Out, page.RecordsFile))
+	lines, _ := os.ReadFile(filepath.Join(cfg.Out, document.RecordsFile))
 	if n := bytes.Count(lines, []byte("\n")); n != 40 {
 		t.Errorf("%d lines of records, want 40: warm-ups do not count", n)
 	}
@@ -232,7 +232,7 @@ func TestSearch(t *testing.T) {
 	cfg := configOf(t, target)
 	cfg.Load.Requests, cfg.Load.Burstiness = 400, 1e6 // even gaps
 	cfg.Search = &RateConfig{Start: 4}
-	if err := page.WriteFiles(cfg.Out, page.File{Name: page.LogFile, Write: func(io.Writer) error { return nil }}); err != nil {
+	if err := document.WriteFiles(cfg.Out, document.File{Name: document.LogFile, Write: func(io.Writer) error { return nil }}); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Setup.Goodput = []report.SLO{{Metric: "ttft", MS: 100}}
@@ -252,7 +252,7 @@ func TestSearch(t *testing.T) {
 			t.Errorf("no %q in %s (%v)", answer, name, err)
 		}
 	}
-	if strings.Count(out.String(), answer) != 1 || !strings.Contains(out.String(), report.ReportFile+","+searchFile+","+page.LogFile+"}") {
+	if strings.Count(out.String(), answer) != 1 || !strings.Contains(out.String(), report.ReportFile+","+searchFile+","+document.LogFile+"}") {
 		t.Errorf("the answer, or the name of %s, is not printed once:\n%s", searchFile, out.String())
 	}
 	// The run that is reported has its own records, and not those of all runs of its rate.
@@ -318,7 +318,7 @@ func TestFailures(t *testing.T) {
 			if c.target.closed != 1 {
 				t.Errorf("closed %d times", c.target.closed)
 			}
-			text, err := os.ReadFile(filepath.Join(cfg.Out, page.RecordsFile))
+			text, err := os.ReadFile(filepath.Join(cfg.Out, document.RecordsFile))
 			if n := bytes.Count(text, []byte("\n")); c.records >= 0 && n != c.records || err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%d records, want %d; %v", n, c.records, err)
 			}

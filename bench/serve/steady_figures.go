@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
+	"kvferry/bench/stats"
 )
 
 // A SteadySpread summarizes one latency, in milliseconds. Percentiles are numpy.percentile's linear kind. All fields
@@ -89,10 +89,10 @@ func spread(seconds []float64) SteadySpread {
 	for _, v := range seconds {
 		sum += v
 	}
-	ms := func(v float64) float64 { return figure.Round(v*1e3, 4) }
+	ms := func(v float64) float64 { return stats.Round(v*1e3, 4) }
 	return SteadySpread{
 		Values: len(seconds), Mean: ms(sum / float64(len(seconds))),
-		Median: ms(figure.Percentile(seconds, 50)), P99: ms(figure.Percentile(seconds, 99)),
+		Median: ms(stats.Percentile(seconds, 50)), P99: ms(stats.Percentile(seconds, 99)),
 	}
 }
 
@@ -111,8 +111,8 @@ func WholeWindow(records iter.Seq[*client.Record]) SteadyWindow {
 }
 
 // SteadyTable sets the figures of a whole run and of its window side by side.
-func SteadyTable(whole, window SteadyFigures) page.Table {
-	t := page.Table{
+func SteadyTable(whole, window SteadyFigures) document.Table {
+	t := document.Table{
 		Title: fmt.Sprintf("Steady state: from %.2f to %.2f s (%s), %.0f %% of the run", window.Start, window.End, window.Method, 100*window.Duration/whole.Duration),
 		Head:  []string{"", "whole run", "steady", "steady / whole"},
 		Left:  1,

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 	"kvferry/load"
 )
 
@@ -114,7 +114,7 @@ func medianOf(runs []Result, f func(Result) float64) float64 {
 		v[i] = f(r)
 	}
 	slices.Sort(v)
-	return figure.Percentile(v, 50)
+	return stats.Percentile(v, 50)
 }
 
 func report(w io.Writer, runs []Result) error {
@@ -218,7 +218,7 @@ func (r *Result) paced(ctx context.Context, start func(context.Context) (Metered
 			return err
 		}
 		slices.Sort(itl)
-		r.MedianITL, r.P99ITL = figure.Percentile(itl, 50), figure.Percentile(itl, 99)
+		r.MedianITL, r.P99ITL = stats.Percentile(itl, 50), stats.Percentile(itl, 99)
 		r.Own, r.PacedPerToken = make(map[string]int64), make(map[string]float64)
 		for name, u := range after {
 			r.Own[name] = u.Own

@@ -3,8 +3,8 @@ package sglang
 import (
 	"slices"
 
-	"kvferry/bench/figure"
 	"kvferry/bench/report"
+	"kvferry/bench/stats"
 )
 
 // Figures are a run's, by the names that [Keys] lists. One that the run's report does not have is
@@ -61,13 +61,13 @@ func key(statistic, latency string) string { return statistic + "_" + latency + 
 func Of(m *report.Metrics) Figures {
 	f := Figures{}
 	for _, r := range rates {
-		f[r.name] = figure.Round(r.of(m), 4)
+		f[r.name] = stats.Round(r.of(m), 4)
 	}
 	for _, l := range latencies {
 		spread, there := m.Latencies[l[1]]
 		for _, s := range statistics {
 			if there {
-				f[key(s.name, l[0])] = figure.Round(s.of(spread), 4)
+				f[key(s.name, l[0])] = stats.Round(s.of(spread), 4)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func (f Figures) RelErr(published Figures) Figures {
 	e := Figures{}
 	for key, p := range published {
 		if v, there := f[key]; there && p != 0 {
-			e[key] = figure.Round((v-p)/p, 4)
+			e[key] = stats.Round((v-p)/p, 4)
 		}
 	}
 	return e

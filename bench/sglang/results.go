@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/engine"
 )
@@ -29,7 +29,7 @@ type Results struct {
 var ErrFaults = errors.New("runs with faults")
 
 // finish writes and prints what there is, and adds to err what kept it from that.
-func (r *Results) finish(cfg Config, out *page.Folder, err error) error {
+func (r *Results) finish(cfg Config, out *document.Folder, err error) error {
 	d := r.document()
 	some := len(r.Rows) > 0 || r.cut != ""
 	if some {
@@ -69,10 +69,10 @@ func (r *Results) groups() [][]Row {
 
 // tables are one a workload and clock, with a line a figure, one that sets the clocks side by side, and one
 // that says what was asked.
-func (r *Results) tables() []page.Table {
-	var tables []page.Table
+func (r *Results) tables() []document.Table {
+	var tables []document.Table
 	for _, rows := range r.groups() {
-		t := page.Table{Title: rows[0].Workload + " in " + rows[0].Clock + " time", Left: 1, Head: []string{"figure"}}
+		t := document.Table{Title: rows[0].Workload + " in " + rows[0].Clock + " time", Left: 1, Head: []string{"figure"}}
 		for _, row := range rows {
 			t.Head = append(t.Head, row.Setting+row.Disturbance.Mark(), "published", "error")
 		}
@@ -100,7 +100,7 @@ func (r *Results) tables() []page.Table {
 	if both := r.beside(); len(both.Head) > 1 {
 		tables = append(tables, both)
 	}
-	what := page.Table{Title: "what was asked", Left: 4, Head: []string{"run", "setting", "clock", "profile", "requests", "prompt tokens", "generated", "within 10 %"}}
+	what := document.Table{Title: "what was asked", Left: 4, Head: []string{"run", "setting", "clock", "profile", "requests", "prompt tokens", "generated", "within 10 %"}}
 	for _, row := range r.Rows {
 		what.Rows = append(what.Rows, []string{
 			row.Workload, row.Setting, row.Clock, row.Profile, fmt.Sprint(row.Counts.Successful), fmt.Sprint(row.Counts.Input), fmt.Sprint(row.Counts.Generated),
@@ -111,8 +111,8 @@ func (r *Results) tables() []page.Table {
 }
 
 // beside is how far real time is from virtual time, of the runs that were run by both clocks.
-func (r *Results) beside() page.Table {
-	t := page.Table{Title: "real time beside virtual time", Left: 1, Head: []string{"figure"}}
+func (r *Results) beside() document.Table {
+	t := document.Table{Title: "real time beside virtual time", Left: 1, Head: []string{"figure"}}
 	lines := map[string][]string{}
 	for i := range r.Rows {
 		real := &r.Rows[i]
@@ -214,8 +214,8 @@ func (r *Results) what() string {
 }
 
 // document is the results as people read them.
-func (r *Results) document() *page.Document {
-	return &page.Document{
+func (r *Results) document() *document.Document {
+	return &document.Document{
 		Title: "SGLang's published runs", Made: "Computed", Started: r.Started, Head: r.what(), Tables: r.tables(), Notes: r.remarks(), Data: r,
 	}
 }

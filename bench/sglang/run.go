@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
@@ -145,7 +145,7 @@ func (cfg *Config) Validate() error {
 		_, err := os.Stat(cfg.TracePath)
 		bad.Check("TracePath", err)
 	}
-	bad.Check("Out", page.CheckNew(cfg.Out))
+	bad.Check("Out", document.CheckNew(cfg.Out))
 	return bad.Err("sglang.Config")
 }
 
@@ -167,7 +167,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	}
 	b := progress.New(cfg.Progress, cfg.Terminal)
 	b.Start(progress.State{What: "starting", Total: int64(requests), Unit: "requests answered"})
-	out := page.OpenFolder(cfg.Out, b.Say)
+	out := document.OpenFolder(cfg.Out, b.Say)
 	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: observe.Describe(), instead: cfg.server}
 	var err error
 	for _, c := range chosen {

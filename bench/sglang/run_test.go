@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
 	"kvferry/internal/progress"
 )
@@ -29,7 +29,7 @@ func TestReproduced(t *testing.T) {
 	if _, err := Run(t.Context(), Config{Out: out, Stdout: &text}); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(out, page.SummaryFile))
+	data, err := os.ReadFile(filepath.Join(out, document.SummaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestReproduced(t *testing.T) {
 			t.Errorf("%s: %d of %d figures within 10 %%, want %d of %d", c.profile, n, judged[c.profile], c.least, c.all)
 		}
 	}
-	for _, name := range []string{"results.jsonl", page.TableFile, page.ReportFile} {
+	for _, name := range []string{"results.jsonl", document.TableFile, document.ReportFile} {
 		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -200,12 +200,12 @@ func TestCut(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	var text bytes.Buffer
 	r := &Results{cut: "qwen2.5-0.5b 200 in real time is not complete, and has no row: 60 of 200 requests were answered"}
-	folder := page.OpenFolder(out, func(string) {})
+	folder := document.OpenFolder(out, func(string) {})
 	folder.Record(&Record{Workload: "qwen2.5-0.5b"})
 	if err := r.finish(Config{Out: out, Stdout: &text}, folder, context.Canceled); !errors.Is(err, context.Canceled) || !strings.Contains(text.String(), "* "+r.cut) {
 		t.Errorf("%v: %s", err, &text)
 	}
-	for _, name := range []string{page.RecordsFile, page.SummaryFile, page.TableFile} {
+	for _, name := range []string{document.RecordsFile, document.SummaryFile, document.TableFile} {
 		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -13,25 +13,25 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"kvferry/bench/figure"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
+	"kvferry/bench/stats"
 )
 
 // WriteHTML writes report.html of one point: distributions and tables in a file
 // that loads nothing from elsewhere.
 func (r *Result) WriteHTML(w io.Writer) error {
-	report := page.Page{
+	report := document.Page{
 		Title: "kvbench simulate",
 		Sub:   []string{"Virtual time, everything modelled: " + r.Cluster.Profile + " (" + r.Cluster.GPU + ").", "Cluster: " + r.Cluster.String() + ".", "Load: " + r.Load.String() + "."},
 		Lines: r.lines(),
 	}
-	var all page.Section
+	var all document.Section
 	for _, t := range r.tables() {
 		all.Tables = append(all.Tables, t.HTML(-1))
 	}
 	for _, d := range []struct {
 		title string
-		h     *figure.Histogram
+		h     *stats.Histogram
 		limit float64
 	}{{"TTFT (ms), share of requests", r.TTFT, float64(r.SLO.TTFT) / 1e6}, {"TPOT (ms), share of requests", r.TPOT, float64(r.SLO.TPOT) / 1e6}} {
 		if d.h == nil || d.h.Count() == 0 {
@@ -43,15 +43,15 @@ func (r *Result) WriteHTML(w io.Writer) error {
 		}
 		all.Plots = append(all.Plots, p)
 	}
-	report.Sections = []page.Section{all}
+	report.Sections = []document.Section{all}
 	record := *r
 	record.Nodes = nil // thousands, perhaps; summary.json has them
 	return report.Write(w, record)
 }
 
 // distribution draws the share of values up to x, and the SLO's limit.
-func distribution(title string, h *figure.Histogram, limit float64) (*page.Plot, error) {
-	p := page.NewPlot(title)
+func distribution(title string, h *stats.Histogram, limit float64) (*document.Plot, error) {
+	p := document.NewPlot(title)
 	var points plotter.XYs
 	for q := 0.0; q <= 99.9; q += 0.1 {
 		points = append(points, plotter.XY{X: float64(h.Percentile(q)) / 1e6, Y: q / 100})
@@ -64,7 +64,7 @@ func distribution(title string, h *figure.Histogram, limit float64) (*page.Plot,
 		if err != nil {
 			return nil, err
 		}
-		slo.Color, slo.Dashes = page.Palette[5], []vg.Length{vg.Points(4), vg.Points(3)}
+		slo.Color, slo.Dashes = document.Palette[5], []vg.Length{vg.Points(4), vg.Points(3)}
 		p.Add(slo)
 		p.Key("SLO", slo)
 	}
@@ -75,8 +75,8 @@ func distribution(title string, h *figure.Histogram, limit float64) (*page.Plot,
 // WriteHTML writes report.html of a sweep: curves over the first parameter, one
 // for each value of the second, with the best point marked.
 func (r *SweepResult) WriteHTML(w io.Writer) error {
-	report := page.Page{Title: "kvbench simulate: sweep of " + r.names(), Verdict: r.Why, Lines: r.lines()}
-	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(r.Best)}}
+	report := document.Page{Title: "kvbench simulate: sweep of " + r.names(), Verdict: r.Why, Lines: r.lines()}
+	all := document.Section{Tables: []document.HTMLTable{r.table().HTML(r.Best)}}
 	if len(r.Points) > 0 {
 		p := r.Points[0]
 		report.Sub = []string{
@@ -124,7 +124,7 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		}
 		all.Plots = append(all.Plots, p)
 	}
-	report.Sections = []page.Section{all}
+	report.Sections = []document.Section{all}
 	return report.Write(w, r)
 }
 
@@ -166,8 +166,8 @@ func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 }
 
 // curves draws a figure of the points; one that is NaN is left out.
-func (r *SweepResult) curves(title string, of func(*Result) float64) (*page.Plot, error) {
-	p := page.NewPlot(title)
+func (r *SweepResult) curves(title string, of func(*Result) float64) (*document.Plot, error) {
+	p := document.NewPlot(title)
 	at, ticks := r.axis()
 	p.X.Tick.Marker = plot.ConstantTicks(ticks)
 	p.X.Label.Text = r.Params[0].Name
@@ -208,11 +208,11 @@ func (r *SweepResult) curves(title string, of func(*Result) float64) (*page.Plot
 		if err != nil {
 			return nil, err
 		}
-		mark.Color, mark.Shape, mark.Radius = page.Palette[5], draw.RingGlyph{}, vg.Points(7)
+		mark.Color, mark.Shape, mark.Radius = document.Palette[5], draw.RingGlyph{}, vg.Points(7)
 		p.Add(mark)
 		p.Key("best", mark)
 	}
-	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
+	p.Y.Min, p.Y.Max = 0, document.Headroom(top)
 	return p, nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/sim"
 )
 
@@ -56,7 +56,7 @@ func (g *growth) overload(duration time.Duration, roles []Role) *Overload {
 	if served > overloadSlower*came {
 		return nil
 	}
-	o := &Overload{Came: figure.Round(came, 4), Served: figure.Round(served, 4)}
+	o := &Overload{Came: stats.Round(came, 4), Served: stats.Round(served, 4)}
 	for _, r := range roles {
 		if wire := max(r.Sent, r.Received); wire >= limitBusy {
 			o.Limit, o.Why = "network", fmt.Sprintf("NICs of %s nodes busy %s %%", r.Role, percent(wire))

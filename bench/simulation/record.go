@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/sim"
 )
 
@@ -14,7 +14,7 @@ func Record(o *sim.Outcome) *client.Record {
 	us := func(d time.Duration) client.Count { return client.Count(d.Round(time.Microsecond).Microseconds()) }
 	r := &client.Record{
 		Index: o.Index, RequestID: o.ID, Adapter: o.Adapter, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
-		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
+		Intended: stats.Seconds(o.Due), Sent: stats.Seconds(o.Arrived), FirstToken: stats.Seconds(o.First), Finish: stats.Seconds(o.Last),
 		Status: client.StatusOK, TokenTimes: make([]float64, len(o.TokenTimes)),
 		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens, CachedTokens: o.Cached},
 		Breakdown: &client.Breakdown{
@@ -22,11 +22,11 @@ func Record(o *sim.Outcome) *client.Record {
 			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: client.Count(o.Breakdown.Bytes),
 			Migrations: client.Count(o.Migrations), MigrationPauseUS: us(o.Paused), MigratedBytes: client.Count(o.Breakdown.Migrated),
 		},
-		FirstText: figure.Seconds(o.First), LastLine: figure.Seconds(o.Last),
+		FirstText: stats.Seconds(o.First), LastLine: stats.Seconds(o.Last),
 		InputTokens: o.PromptTokens, OutputTokens: o.Tokens, CountedBy: client.CountUsage,
 	}
 	for i, t := range o.TokenTimes {
-		r.TokenTimes[i] = figure.Seconds(t)
+		r.TokenTimes[i] = stats.Seconds(t)
 	}
 	if o.Arrived > o.Due {
 		r.Room = r.Sent // what else would have kept it

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/figure"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
@@ -57,7 +57,7 @@ type Result struct {
 
 	Nodes []sim.NodeStats `json:"nodes"`
 
-	TTFT, TPOT *figure.Histogram `json:"-"`
+	TTFT, TPOT *stats.Histogram `json:"-"`
 }
 
 // LoadRecord is what the cluster was asked to do.
@@ -125,8 +125,8 @@ type LatencyRecord struct {
 	Max  float64 `json:"max"`
 }
 
-func latencyRecord(h *figure.Histogram) LatencyRecord {
-	f := func(d time.Duration) float64 { return figure.Round(float64(d)/1e6, 4) }
+func latencyRecord(h *stats.Histogram) LatencyRecord {
+	f := func(d time.Duration) float64 { return stats.Round(float64(d)/1e6, 4) }
 	return LatencyRecord{
 		Mean: f(h.Mean()), P50: f(h.Percentile(50)), P90: f(h.Percentile(90)), P95: f(h.Percentile(95)), P99: f(h.Percentile(99)), Max: f(h.Max()),
 	}
@@ -177,7 +177,7 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 		Clock:    clock,
 		Cluster:  s.Record(),
 		Load:     s.loadRecord(),
-		Requests: st.Requests, Failed: sum.Failed, DurationS: figure.Round(duration, 6),
+		Requests: st.Requests, Failed: sum.Failed, DurationS: stats.Round(duration, 6),
 		Latency: map[string]LatencyRecord{
 			"ttft": latencyRecord(&sum.TTFT), "tpot": latencyRecord(&sum.TPOT), "itl": latencyRecord(&sum.ITL), "e2el": latencyRecord(&sum.E2EL),
 		},
@@ -187,8 +187,8 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 	}
 	if s.Migration.Migrates() {
 		r.Migrations, r.MigratedBytes = st.Migrations, st.MigratedBytes
-		r.MigrationPauseMS = figure.Round(sum.Paused.Seconds()*1e3/float64(max(st.Migrations, 1)), 4)
-		r.MigrationMaxMS = figure.Round(sum.PausedMax.Seconds()*1e3, 4)
+		r.MigrationPauseMS = stats.Round(sum.Paused.Seconds()*1e3/float64(max(st.Migrations, 1)), 4)
+		r.MigrationMaxMS = stats.Round(sum.PausedMax.Seconds()*1e3, 4)
 	}
 	if sum.FirstFailure != nil {
 		r.Failure, r.see = sum.FirstFailure.Error(), see(sum.FirstFailure)
@@ -283,7 +283,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	for _, t := range r.tables() {
 		t.WriteText(&b)
 	}
-	page.WriteLines(&b, r.lines())
+	document.WriteLines(&b, r.lines())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -292,8 +292,8 @@ var latencyNames = []string{"ttft", "tpot", "itl", "e2el"}
 
 func percent(share float64) string { return fmt.Sprintf("%.1f", 100*share) }
 
-func (r *Result) tables() []page.Table {
-	lat := page.Table{Title: "latency (ms)", Left: 1, Head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
+func (r *Result) tables() []document.Table {
+	lat := document.Table{Title: "latency (ms)", Left: 1, Head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
 	for _, name := range latencyNames {
 		l, any := r.latency(name)
 		row := []string{strings.ToUpper(name)}
@@ -302,7 +302,7 @@ func (r *Result) tables() []page.Table {
 		}
 		lat.Rows = append(lat.Rows, row)
 	}
-	use := page.Table{Title: "utilisation (%)", Left: 1, Head: []string{
+	use := document.Table{Title: "utilisation (%)", Left: 1, Head: []string{
 		"role", "nodes", "GPU busy", "busiest", "prefill", "decode", "KV pool", "peak", "preempted", "NIC sent", "most", "received", "most",
 	}}
 	for _, k := range r.Roles {
@@ -315,7 +315,7 @@ func (r *Result) tables() []page.Table {
 		}
 		use.Rows = append(use.Rows, row)
 	}
-	return []page.Table{lat, use}
+	return []document.Table{lat, use}
 }
 
 // lines are the rest of the report.

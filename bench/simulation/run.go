@@ -15,7 +15,7 @@ import (
 	"io"
 	"time"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/config"
 	"kvferry/internal/progress"
 )
@@ -32,7 +32,7 @@ type Config struct {
 	Terminal bool      // Progress is a terminal
 }
 
-// Names of the files in the folder of results, beside [page.RecordsFile].
+// Names of the files in the folder of results, beside [document.RecordsFile].
 const (
 	summaryFile = "summary.json"
 	reportFile  = "report.html"
@@ -48,7 +48,7 @@ const clock = "virtual"
 func Run(ctx context.Context, cfg Config) error {
 	config.Default(&cfg.Stdout, io.Discard)
 	config.Default(&cfg.Progress, io.Discard)
-	if err := page.CheckNew(cfg.Out); err != nil {
+	if err := document.CheckNew(cfg.Out); err != nil {
 		return config.Faults{{Field: "Out", Err: err}}.Err("simulation.Config")
 	}
 	if len(cfg.Sweep.Params) > 0 {
@@ -63,28 +63,28 @@ func (cfg *Config) point(ctx context.Context) error {
 		return err
 	}
 	shown := cfg.start(s.Load.Requests)
-	out := page.NewFolder(cfg.Out, shown.Say)
+	out := document.NewFolder(cfg.Out, shown.Say)
 	names := []string{summaryFile, reportFile}
 	if cfg.Detailed {
-		out = page.OpenFolder(cfg.Out, shown.Say)
+		out = document.OpenFolder(cfg.Out, shown.Say)
 		s.Records = out
-		names = append([]string{page.RecordsFile}, names...)
+		names = append([]string{document.RecordsFile}, names...)
 	}
 	r, err := s.Run(ctx, func(ended int) { shown.Set(int64(ended)) })
 	shown.Stop()
 	if r == nil {
 		return errors.Join(err, out.Close())
 	}
-	out.Save(cfg.file(summaryFile, r), page.File{Name: reportFile, Write: r.WriteHTML})
+	out.Save(cfg.file(summaryFile, r), document.File{Name: reportFile, Write: r.WriteHTML})
 	return errors.Join(err, r.WriteText(cfg.Stdout), cfg.end(out, names))
 }
 
 // end closes the folder and says where its files are, or that they are not there.
-func (cfg *Config) end(out *page.Folder, names []string) error {
+func (cfg *Config) end(out *document.Folder, names []string) error {
 	if err := out.Close(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, names...))
+	_, err := fmt.Fprintf(cfg.Stdout, "\n%s\n", document.Listing(cfg.Out, names...))
 	return err
 }
 
@@ -98,7 +98,7 @@ func (cfg *Config) sweep(ctx context.Context) error {
 		points *= len(p.Values)
 	}
 	shown := cfg.start(points * w.Base.Load.Requests)
-	out := page.NewFolder(cfg.Out, shown.Say)
+	out := document.NewFolder(cfg.Out, shown.Say)
 	n := 0
 	r, err := w.Run(ctx, func(ended int) { shown.Set(int64(ended)) }, func(p *Result, sofar *SweepResult) {
 		n++
@@ -109,7 +109,7 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	if r == nil || len(r.Points) == 0 {
 		return err
 	}
-	out.Save(cfg.file(sweepFile, r), page.File{Name: reportFile, Write: r.WriteHTML})
+	out.Save(cfg.file(sweepFile, r), document.File{Name: reportFile, Write: r.WriteHTML})
 	first := r.Points[0]
 	fmt.Fprintf(cfg.Stdout, "virtual time, everything modelled: %s (%s); SLO %s\nfirst    %s\nload     %s\n\n%s%s\n",
 		first.Cluster.Profile, first.Cluster.GPU, sloText(first.SLO), &first.Cluster, &first.Load, r.table().Text(), "best: "+r.Why)
@@ -125,13 +125,13 @@ func (cfg *Config) sweep(ctx context.Context) error {
 }
 
 // file is a result with the command and the time that made it.
-func (cfg *Config) file(name string, result any) page.File {
-	return page.File{Name: name, Write: func(w io.Writer) error { return cfg.encode(w, result) }}
+func (cfg *Config) file(name string, result any) document.File {
+	return document.File{Name: name, Write: func(w io.Writer) error { return cfg.encode(w, result) }}
 }
 
 // encode writes a result with the command and the time that made it.
 func (cfg *Config) encode(w io.Writer, result any) error {
-	return page.WriteJSON(w, struct {
+	return document.WriteJSON(w, struct {
 		Command []string  `json:"command"`
 		Written time.Time `json:"written"`
 		Result  any       `json:"result"`

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/figure"
 	"kvferry/bench/report"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -129,7 +129,7 @@ func (o *outcomes) add(r *sim.Outcome) {
 	}
 	at := func(key string, d time.Duration) {
 		b = append(b, key...)
-		b = strconv.AppendFloat(b, figure.Seconds(d), 'f', -1, 64)
+		b = strconv.AppendFloat(b, stats.Seconds(d), 'f', -1, 64)
 	}
 	number(`{"index":`, int64(r.Index))
 	number(`,"prompt_tokens":`, int64(r.PromptTokens))

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/page"
-	"kvferry/bench/page/pagetest"
+	"kvferry/bench/document"
+	"kvferry/bench/document/documenttest"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
@@ -103,7 +103,7 @@ func TestSimulationGolden(t *testing.T) {
 	if err := simulated(t, simulation(t)).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "simulation.golden", wallTime.ReplaceAll(b.Bytes(), []byte("#")))
+	documenttest.Golden(t, "simulation.golden", wallTime.ReplaceAll(b.Bytes(), []byte("#")))
 
 	w := sweep(t, "nodes=1:1,1:2,2:1", "link=1GB/s,10GB/s")
 	w.Base.Load.Rate = 10
@@ -111,7 +111,7 @@ func TestSimulationGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "sweep.golden", []byte(r.table().Text()+r.Why+"\n"))
+	documenttest.Golden(t, "sweep.golden", []byte(r.table().Text()+r.Why+"\n"))
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestSimulateFiles(t *testing.T) {
 	if text := out.String(); !strings.Contains(text, "refused      1 of 3 requests") || !strings.Contains(text, "(see --max-model-len)\n") || strings.Contains(text, "--kv-blocks") || !strings.Contains(text, "too long     1 of 3 requests") {
 		t.Errorf("a request that is too long goes unsaid:\n%s", text)
 	}
-	records, err := os.ReadFile(filepath.Join(dir, page.RecordsFile))
+	records, err := os.ReadFile(filepath.Join(dir, document.RecordsFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package simulation
 import (
 	"time"
 
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/sim"
 )
 
@@ -25,7 +25,7 @@ func within(d, limit time.Duration) bool { return limit == 0 || d <= limit }
 // to Config.OnOutcome and Config.OnGap.
 type summary struct {
 	SLO                   SLO
-	TTFT, TPOT, ITL, E2EL figure.Histogram
+	TTFT, TPOT, ITL, E2EL stats.Histogram
 
 	Good         int // requests that kept the SLO
 	Failed       int

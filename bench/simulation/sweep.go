@@ -13,7 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/internal/config"
@@ -367,8 +367,8 @@ func (r *SweepResult) label(p *Result) string {
 type tableMetric struct{ name, head, format string }
 
 // table has a line a point, the best marked; E2EL where the SLO limits it.
-func (r *SweepResult) table() page.Table {
-	t := page.Table{Title: "virtual time, everything modelled", Left: len(r.Params) + 1, Head: []string{""}}
+func (r *SweepResult) table() document.Table {
+	t := document.Table{Title: "virtual time, everything modelled", Left: len(r.Params) + 1, Head: []string{""}}
 	for _, p := range r.Params {
 		t.Head = append(t.Head, p.Name)
 	}
@@ -408,7 +408,7 @@ func (r *SweepResult) table() page.Table {
 }
 
 // add adds a column with what was counted, if anything was.
-func (r *SweepResult) add(t *page.Table, head string, count func(*Result) uint64) {
+func (r *SweepResult) add(t *document.Table, head string, count func(*Result) uint64) {
 	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return count(p) > 0 }) {
 		return
 	}

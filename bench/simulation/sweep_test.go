@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 var svgText = regexp.MustCompile(`<text[^>]*>([^<]*)</text>`)
@@ -137,7 +137,7 @@ func TestBadOutput(t *testing.T) {
 		w := sweep(t, params...)
 		var stdout, progress bytes.Buffer
 		err := Run(t.Context(), Config{Sweep: *w, Out: filepath.Join(file, "below"), Detailed: true, Stdout: &stdout, Progress: &progress})
-		if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
+		if lost := (*document.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
 			t.Errorf("err = %v, want one that the folder cannot be made", err)
 		}
 		if out := stdout.String(); !strings.Contains(out, table) || strings.Contains(out, "results:") || strings.Contains(out, "not a directory") {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // setSize sets a size that may be 0.
@@ -45,7 +45,7 @@ func (r *Result) tierLines() (lines []string) {
 }
 
 // addHits appends to a sweep's table what each tier had, if a point has tiers.
-func (r *SweepResult) addHits(t *page.Table) {
+func (r *SweepResult) addHits(t *document.Table) {
 	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return p.Cluster.Tiers != nil }) {
 		return
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"kvferry/bench/contention"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 const head = `Every figure is computed in virtual time, and set beside the published one: of each published
@@ -49,15 +49,15 @@ var notes = []string{
 }
 
 // document is the results as people read them.
-func (r *Results) document() *page.Document {
-	d := &page.Document{Title: "How close the models are to what was published", Made: "Computed", Started: r.Started, Head: head, Plots: r.plots, Data: r}
+func (r *Results) document() *document.Document {
+	d := &document.Document{Title: "How close the models are to what was published", Made: "Computed", Started: r.Started, Head: head, Plots: r.plots, Data: r}
 	for _, s := range r.Sets {
 		if why := s.fault(); why != "" {
 			d.Notes = append(d.Notes, "* "+why)
 		}
 	}
 	for _, part := range titles {
-		t := page.Table{
+		t := document.Table{
 			Title: part.title, Left: 3,
 			Head: []string{"published", "profile", "sample", "figures", "median", "90th percentile", "worst", "which", "within 10 %", "at most; at least", ""},
 		}

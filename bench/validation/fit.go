@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"kvferry/bench/calibrate"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/sglang"
 	"kvferry/engine"
 )
@@ -129,7 +129,7 @@ func fitAll(ctx context.Context, dir string, evaluations int, to io.Writer) erro
 		p := r.Profile
 		p.Disagg.DecodeStepMS = p.Costs.DecodeStepMS
 		file := s.file + ".json"
-		if err := page.WriteFiles(dir, page.File{Name: file, Write: func(w io.Writer) error { return page.WriteJSON(w, p) }}); err != nil {
+		if err := document.WriteFiles(dir, document.File{Name: file, Write: func(w io.Writer) error { return document.WriteJSON(w, p) }}); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintf(to, "%s: %v\n", filepath.Join(dir, file), calibrate.ErrorsOf(r.Figures)); err != nil {

@@ -10,14 +10,14 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/report"
 )
 
 // plots are two of each source, the errors of its latencies over what was published and how its errors
 // are distributed, and those of the transfers that meet.
-func (r *Results) plots() ([]*page.Plot, error) {
-	var all []*page.Plot
+func (r *Results) plots() ([]*document.Plot, error) {
+	var all []*document.Plot
 	for _, source := range r.sources() {
 		groups := r.groups(source)
 		errs, err := errorPlot(source, groups)
@@ -83,10 +83,10 @@ var bands = []float64{2 * closeBy, closeBy}
 
 // errorPlot draws the error of each latency over what was published. Other figures have other units, and
 // are left out.
-func errorPlot(source string, groups []group) (*page.Plot, error) {
-	p := page.NewPlot(source + ": error (%)")
+func errorPlot(source string, groups []group) (*document.Plot, error) {
+	p := document.NewPlot(source + ": error (%)")
 	p.X.Label.Text = "published latency, ms"
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, document.DecadeTicks{}
 	points := make([]plotter.XYs, len(groups))
 	low, high, worst := math.Inf(1), 0.0, bands[0]
 	for i, g := range groups {
@@ -102,7 +102,7 @@ func errorPlot(source string, groups []group) (*page.Plot, error) {
 	if high > 1e3*low {
 		p.X.Tick.Label.Font.Size = 7.5 // six digits stand side by side
 	}
-	p.Y.Max = page.Headroom(100 * worst)
+	p.Y.Max = document.Headroom(100 * worst)
 	p.Y.Min = -p.Y.Max
 	var shades []plot.Thumbnailer
 	for _, b := range bands {

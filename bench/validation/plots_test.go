@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // drawn is a plot as a page has it.
-func drawn(t *testing.T, p *page.Plot) string {
+func drawn(t *testing.T, p *document.Plot) string {
 	t.Helper()
 	svg, err := p.SVG()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/contention"
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/internal/config"
 	"kvferry/internal/progress"
@@ -76,7 +76,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if cfg.FitTo != "" {
 		return nil, fitAll(ctx, cfg.FitTo, evaluations, cfg.Stdout)
 	}
-	if err := page.CheckNew(cfg.Out); err != nil {
+	if err := document.CheckNew(cfg.Out); err != nil {
 		return nil, &config.Fault{Field: "Out", Err: err}
 	}
 	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: observe.Describe()}
@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 		return nil, err
 	}
 	d, dir := r.document(), cfg.Out
-	lost := page.WriteFiles(cfg.Out, append(d.Files(), page.Records(r.records))...)
+	lost := document.WriteFiles(cfg.Out, append(d.Files(), document.Records(r.records))...)
 	if lost != nil {
 		dir = ""
 	}

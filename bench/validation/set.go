@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"kvferry/bench/calibrate"
-	"kvferry/bench/figure"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 )
 
@@ -49,7 +49,7 @@ type Limit struct {
 }
 
 func (l Limit) String() string {
-	text := fmt.Sprintf("%g %%, %g %%", figure.Round(100*l.Median, 1), figure.Round(100*l.P90, 1))
+	text := fmt.Sprintf("%g %%, %g %%", stats.Round(100*l.Median, 1), stats.Round(100*l.P90, 1))
 	if l.Within > 0 {
 		text += fmt.Sprintf(", %d", l.Within)
 	}
@@ -107,13 +107,13 @@ func (c *check) compute(ctx context.Context) (*Set, []Record, error) {
 	}
 	e := calibrate.ErrorsOf(figures)
 	s := &Set{
-		Source: c.source, Table: c.table, Profile: c.profile, Sample: c.sample, Figures: e.Count, Median: figure.Round(e.Median, 4), P90: figure.Round(e.P90, 4), Limit: c.limit,
+		Source: c.source, Table: c.table, Profile: c.profile, Sample: c.sample, Figures: e.Count, Median: stats.Round(e.Median, 4), P90: stats.Round(e.P90, 4), Limit: c.limit,
 	}
 	var records []Record
 	for _, f := range figures {
 		r := Record{
 			Source: c.source, Table: c.table, Profile: c.profile, Sample: c.sample,
-			Figure: f.Name, Computed: figure.Round(f.Got, 4), Published: f.Want, RelErr: figure.Round(f.Off(), 4),
+			Figure: f.Name, Computed: stats.Round(f.Got, 4), Published: f.Want, RelErr: stats.Round(f.Off(), 4),
 		}
 		records = append(records, r)
 		if math.Abs(r.RelErr) > math.Abs(s.Worst) {

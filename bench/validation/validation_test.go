@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/page"
-	"kvferry/bench/page/pagetest"
+	"kvferry/bench/document"
+	"kvferry/bench/document/documenttest"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
 	"kvferry/internal/model"
@@ -33,11 +33,11 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	table, err := os.ReadFile(filepath.Join(out, page.TableFile))
+	table, err := os.ReadFile(filepath.Join(out, document.TableFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "../../../docs/validation.md", table)
+	documenttest.Golden(t, "../../../docs/validation.md", table)
 	figures := 0
 	for _, s := range r.Sets {
 		figures += s.Figures
@@ -45,16 +45,16 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s is not printed", s.Profile)
 		}
 	}
-	records, err := os.ReadFile(filepath.Join(out, page.RecordsFile))
+	records, err := os.ReadFile(filepath.Join(out, document.RecordsFile))
 	if err != nil || bytes.Count(records, []byte("\n")) != figures {
 		t.Errorf("%d figures, and %d records: %v", figures, bytes.Count(records, []byte("\n")), err)
 	}
 	var read Results
-	summary, err := os.ReadFile(filepath.Join(out, page.SummaryFile))
+	summary, err := os.ReadFile(filepath.Join(out, document.SummaryFile))
 	if err = errors.Join(err, json.Unmarshal(summary, &read)); err != nil || len(read.Sets) != len(r.Sets) || len(read.Contention.Rows) != 8 {
 		t.Errorf("summary.json: %v, %d sets", err, len(read.Sets))
 	}
-	report, err := os.ReadFile(filepath.Join(out, page.ReportFile))
+	report, err := os.ReadFile(filepath.Join(out, document.ReportFile))
 	if plots, want := bytes.Count(report, []byte("<svg")), 2*len(r.sources())+2; err != nil || plots != want || want < 2*6+2 {
 		t.Errorf("report.html has %d plots, want %d: %v", plots, want, err)
 	}
@@ -114,10 +114,10 @@ func estimated(t *testing.T, s *datasheet.Server, profile string) *datasheet.Est
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := page.WriteJSON(&b, e.Profile); err != nil {
+	if err := document.WriteJSON(&b, e.Profile); err != nil {
 		t.Fatal(err)
 	}
-	pagetest.Golden(t, "../profiles/"+profile+".json", b.Bytes())
+	documenttest.Golden(t, "../profiles/"+profile+".json", b.Bytes())
 	return e
 }
 
@@ -260,7 +260,7 @@ func TestStopped(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
-		_, kept := os.Stat(filepath.Join(out, page.TableFile))
+		_, kept := os.Stat(filepath.Join(out, document.TableFile))
 		if some := left > 0; (kept == nil) != some || (r != nil && len(r.Sets) > 0 && r.Contention == nil) != some {
 			t.Errorf("%d questions: %+v, %v", left, r, kept)
 		}
@@ -270,7 +270,7 @@ func TestStopped(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
-	if err := os.WriteFile(filepath.Join(out, page.SummaryFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(out, document.SummaryFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Run(t.Context(), Config{Out: out}); err == nil || !strings.Contains(err.Error(), "it has results already") {

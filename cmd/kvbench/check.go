@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/check"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/transport/rails"
@@ -121,7 +121,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 	if len(args) > 0 {
 		cfg.Peer = args[0]
 	}
-	bad.Check("--out", page.CheckNew(cfg.Out))
+	bad.Check("--out", document.CheckNew(cfg.Out))
 	cli.Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	if cfg.Probes < 0 {
 		bad.Add("--probes", cfg.Probes, "use 1 or more, or 0 for none")

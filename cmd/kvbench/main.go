@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 
 	"kvferry/bench/check"
+	"kvferry/bench/document"
 	"kvferry/bench/matrix"
-	"kvferry/bench/page"
 	"kvferry/bench/rail"
 	"kvferry/cluster"
 	"kvferry/internal/cli"
@@ -64,7 +64,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		cli.Values(cmd, values(cmd.Name()))
 	}
 	return cli.Program{Root: root, Args: spread, Kept: func(err error) string {
-		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
+		if lost := (*document.OutputError)(nil); errors.As(err, &lost) {
 			return lost.Error()
 		}
 		if stopped := (*matrix.Interrupted)(nil); errors.As(err, &stopped) {

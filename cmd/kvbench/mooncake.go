@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench"
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/engine"
 	"kvferry/internal/cli"
 	"kvferry/internal/config"
@@ -293,8 +293,8 @@ func (l *lazyFile) Write(b []byte) (int, error) {
 		return 0, l.err
 	}
 	if l.f == nil {
-		if l.err = page.MakeFolder(l.dir); l.err == nil {
-			l.f, l.err = os.Create(filepath.Join(l.dir, page.LogFile))
+		if l.err = document.MakeFolder(l.dir); l.err == nil {
+			l.f, l.err = os.Create(filepath.Join(l.dir, document.LogFile))
 		}
 	}
 	n := 0

@@ -6,7 +6,7 @@ import (
 	"io"
 	"path/filepath"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/serve"
 	"kvferry/cluster"
 	"kvferry/internal/config"
@@ -47,7 +47,7 @@ func (f *clusterFlags) starter(own *ownFlags, dir string, log io.Writer) func(co
 		cfg := f.daemons(own, log)
 		if p := f.nodes.Fitted(); p != f.nodes.Profile {
 			cfg.Profile = filepath.Join(dir, "profile.json")
-			if err := page.WriteFiles(dir, page.File{Name: "profile.json", Write: func(w io.Writer) error { return json.NewEncoder(w).Encode(p) }}); err != nil {
+			if err := document.WriteFiles(dir, document.File{Name: "profile.json", Write: func(w io.Writer) error { return json.NewEncoder(w).Encode(p) }}); err != nil {
 				return nil, err
 			}
 		}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"kvferry/bench/document"
 	"kvferry/bench/nullserver"
 	"kvferry/bench/nullserver/nullservertest"
-	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/internal/cli"
 )
@@ -50,7 +50,7 @@ func rowsOf(t *testing.T, want int, args ...string) (rows []serveRow, stdout, st
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{page.RecordsFile, report.TableFile, report.ReportFile} {
+	for _, name := range []string{document.RecordsFile, report.TableFile, report.ReportFile} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}

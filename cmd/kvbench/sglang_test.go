@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/bench/sglang"
 )
 
@@ -20,7 +20,7 @@ func TestSGLangClocks(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, page.SummaryFile))
+	text, err := os.ReadFile(filepath.Join(dir, document.SummaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}

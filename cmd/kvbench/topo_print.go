@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 	"kvferry/transport/topology"
 )
 
@@ -48,8 +48,8 @@ func printTopology(stdout, stderr io.Writer, format string, m *topology.Machine,
 	return err
 }
 
-func nodeTable(m *topology.Machine) page.Table {
-	t := page.Table{Title: "NUMA nodes", Head: []string{"location", "socket", "CPUs", "memory", "distances"}, Left: 5}
+func nodeTable(m *topology.Machine) document.Table {
+	t := document.Table{Title: "NUMA nodes", Head: []string{"location", "socket", "CPUs", "memory", "distances"}, Left: 5}
 	for _, n := range m.Nodes {
 		var distances []string
 		for _, d := range n.Distances {
@@ -60,8 +60,8 @@ func nodeTable(m *topology.Machine) page.Table {
 	return t
 }
 
-func nicTable(m *topology.Machine) page.Table {
-	t := page.Table{Title: "NICs", Head: []string{"NIC", "RDMA", "state", "port", "node", "PCI", "PCIe link", "device"}, Left: 8}
+func nicTable(m *topology.Machine) document.Table {
+	t := document.Table{Title: "NICs", Head: []string{"NIC", "RDMA", "state", "port", "node", "PCI", "PCIe link", "device"}, Left: 8}
 	for _, n := range m.NICs {
 		name := cmp.Or(n.Netdev, "-")
 		t.Rows = append(t.Rows, []string{
@@ -111,8 +111,8 @@ func device(n topology.NIC) string {
 	return text
 }
 
-func gpuTable(m *topology.Machine) page.Table {
-	t := page.Table{Title: "GPUs", Head: []string{"location", "node", "PCI", "PCIe link", "device"}, Left: 5}
+func gpuTable(m *topology.Machine) document.Table {
+	t := document.Table{Title: "GPUs", Head: []string{"location", "node", "PCI", "PCIe link", "device"}, Left: 5}
 	for _, g := range m.GPUs {
 		location := cmp.Or(g.Location, "-")
 		t.Rows = append(t.Rows, []string{location, orDash(g.Node), g.PCI, g.Link.String(), g.Model})
@@ -131,7 +131,7 @@ func orDash(n int) string {
 // writeMatrix writes a row for each location and a column for each NIC, with the
 // reason of every pair, and what the words mean.
 func writeMatrix(b *strings.Builder, m *topology.Machine, matrix topology.Matrix) {
-	t := page.Table{Title: "Matrix: * preferred, else available", Head: []string{"memory at"}}
+	t := document.Table{Title: "Matrix: * preferred, else available", Head: []string{"memory at"}}
 	var nics []topology.NIC
 	for _, n := range m.NICs {
 		if slices.ContainsFunc(matrix.Locations(), func(location string) bool { return rank(matrix, location, n) >= 0 }) {

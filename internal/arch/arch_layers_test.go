@@ -46,7 +46,7 @@ var only = map[string][]string{
 	"sim":          {"attempt", "connector", "engine", "engine/batching", "engine/eos", "fabric", "handoff", "kvcache", "load/...", "placement", "internal/config"},
 	"lab":          {"internal/..."},                                                                                                                            // it runs programs and knows none
 	"bench":        {"engine/...", "handoff", "kvcache", "kvtransfer", "lab/...", "load/...", "placement", "sim", "tokenizer", "transport/...", "internal/..."}, // it knows clusters by HTTP
-	"bench/client": {"bench/figure", "kvcache", "load/...", "internal/..."},                                                                                     // a library: it needs no other part of bench
+	"bench/client": {"bench/stats", "kvcache", "load/...", "internal/..."},                                                                                      // a library: it needs no other part of bench
 }
 
 // exceptions are single files that may import more than their folder.

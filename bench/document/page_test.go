@@ -1,4 +1,4 @@
-package page_test
+package document_test
 
 import (
 	"bytes"
@@ -9,16 +9,16 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 func TestTable(t *testing.T) {
-	table := page.Table{Title: "rates", Left: 1, Head: []string{"op", "GB/s"}, Rows: [][]string{{"écrire", "1"}, {"r", "10.25"}}}
+	table := document.Table{Title: "rates", Left: 1, Head: []string{"op", "GB/s"}, Rows: [][]string{{"écrire", "1"}, {"r", "10.25"}}}
 	if got, want := table.Text(), "rates\nop       GB/s\nécrire      1\nr       10.25\n\n"; got != want {
 		t.Errorf("text\n%q, want\n%q", got, want)
 	}
 	var b strings.Builder
-	page.Table{Title: "a", Left: 1, Head: []string{"x", "y"}, Rows: [][]string{{"1|2", "3\n4"}}}.WriteMarkdown(&b)
+	document.Table{Title: "a", Left: 1, Head: []string{"x", "y"}, Rows: [][]string{{"1|2", "3\n4"}}}.WriteMarkdown(&b)
 	if got, want := b.String(), "### a\n\n| x | y |\n| :--- | ---: |\n| 1\\|2 | 3 4 |\n\n"; got != want {
 		t.Errorf("markdown\n%q, want\n%q", got, want)
 	}
@@ -30,12 +30,12 @@ func TestTable(t *testing.T) {
 // TestPage: what is measured cannot become markup, and plots do. Faults are told from
 // notes, and a wide table has a box to scroll in.
 func TestPage(t *testing.T) {
-	empty := page.NewPlot("nothing yet")
+	empty := document.NewPlot("nothing yet")
 	empty.X.Max, empty.Y.Max = 1, 1
-	table := page.Table{Head: []string{"<i>"}}.HTML(-1)
-	p := page.Page{
+	table := document.Table{Head: []string{"<i>"}}.HTML(-1)
+	p := document.Page{
 		Title: "<b>", Lines: []string{"* 1 failed <u>", "  a note"},
-		Sections: []page.Section{{Name: "<s>", Tables: []page.HTMLTable{table}}, {Plots: []*page.Plot{empty}}},
+		Sections: []document.Section{{Name: "<s>", Tables: []document.HTMLTable{table}}, {Plots: []*document.Plot{empty}}},
 	}
 	var b bytes.Buffer
 	if err := p.Write(&b, map[string]string{"k": "</pre>"}); err != nil {
@@ -64,7 +64,7 @@ func TestWriteFiles(t *testing.T) {
 				return fail
 			}
 		}
-		return page.WriteFiles(dir, page.File{Name: "a.txt", Write: write(fail)}, page.File{Name: "b.txt", Write: write(fail)}, page.File{Name: "c.txt", Write: write(nil)})
+		return document.WriteFiles(dir, document.File{Name: "a.txt", Write: write(fail)}, document.File{Name: "b.txt", Write: write(fail)}, document.File{Name: "c.txt", Write: write(nil)})
 	}
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join(dir, name))
@@ -78,7 +78,7 @@ func TestWriteFiles(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	err := put("three", broken)
-	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || !errors.Is(err, broken) || !strings.Contains(err.Error(), "a.txt") || strings.Contains(err.Error(), "b.txt") {
+	if lost := (*document.OutputError)(nil); !errors.As(err, &lost) || !errors.Is(err, broken) || !strings.Contains(err.Error(), "a.txt") || strings.Contains(err.Error(), "b.txt") {
 		t.Error(err)
 	}
 	files, _ := os.ReadDir(dir)
@@ -89,16 +89,16 @@ func TestWriteFiles(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "d.txt"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	err = page.WriteFiles(dir, page.File{Name: "d.txt", Write: func(io.Writer) error { return nil }})
-	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) {
+	err = document.WriteFiles(dir, document.File{Name: "d.txt", Write: func(io.Writer) error { return nil }})
+	if lost := (*document.OutputError)(nil); !errors.As(err, &lost) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "d.txt.tmp")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("part of a file is left: %v", err)
 	}
 	// The folder cannot be made.
-	err = page.WriteFiles(filepath.Join(dir, "a.txt", "below"))
-	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || !strings.Contains(err.Error(), "results are not kept: mkdir") {
+	err = document.WriteFiles(filepath.Join(dir, "a.txt", "below"))
+	if lost := (*document.OutputError)(nil); !errors.As(err, &lost) || !strings.Contains(err.Error(), "results are not kept: mkdir") {
 		t.Error(err)
 	}
 }
@@ -106,21 +106,21 @@ func TestWriteFiles(t *testing.T) {
 // TestCheckNew: a folder with results of any command is none for another run; its error says
 // which and what to do. One with other files is.
 func TestCheckNew(t *testing.T) {
-	if err := page.CheckNew(""); err == nil || err.Error() != "none given: name a folder for the results" {
+	if err := document.CheckNew(""); err == nil || err.Error() != "none given: name a folder for the results" {
 		t.Error(err)
 	}
 	dir := t.TempDir()
 	for _, fine := range []string{dir, filepath.Join(dir, "none")} {
-		if err := page.CheckNew(fine); err != nil {
+		if err := document.CheckNew(fine); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{"notes.txt", "daemons.log", page.RecordsFile, "summary.json", "sweep.json", "compare.json", "matrix.json", "table.md", "report.html"} {
+	for _, name := range []string{"notes.txt", "daemons.log", document.RecordsFile, "summary.json", "sweep.json", "compare.json", "matrix.json", "table.md", "report.html"} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err, want := page.CheckNew(dir), dir+`": it has results already (`+name+`): name another folder, or remove them`
+		err, want := document.CheckNew(dir), dir+`": it has results already (`+name+`): name another folder, or remove them`
 		if other := name == "notes.txt" || name == "daemons.log"; (err == nil) != other || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -133,9 +133,9 @@ func TestCheckNew(t *testing.T) {
 // TestDocument: what is printed and what the files have is the same, and the folder is named only
 // if it has them.
 func TestDocument(t *testing.T) {
-	d := &page.Document{
+	d := &document.Document{
 		Title: "a run", Made: "Computed", Head: "of what", Notes: []string{"* bad", "good"}, Data: []int{7},
-		Tables: []page.Table{{Title: "rates", Left: 1, Head: []string{"op", "GB/s"}, Rows: [][]string{{"r", "1"}}}},
+		Tables: []document.Table{{Title: "rates", Left: 1, Head: []string{"op", "GB/s"}, Rows: [][]string{{"r", "1"}}}},
 	}
 	var plain, where strings.Builder
 	if err := errors.Join(d.Print(&plain, ""), d.Print(&where, "out")); err != nil {
@@ -146,7 +146,7 @@ func TestDocument(t *testing.T) {
 		t.Errorf("printed\n%s\nand\n%s", &plain, &where)
 	}
 	got := map[string]string{}
-	for _, f := range append(d.Files(), page.Records([]int{1, 2})) {
+	for _, f := range append(d.Files(), document.Records([]int{1, 2})) {
 		var b strings.Builder
 		if err := f.Write(&b); err != nil {
 			t.Error(err)
@@ -154,15 +154,15 @@ func TestDocument(t *testing.T) {
 		got[f.Name] = b.String()
 	}
 	for name, want := range map[string]string{
-		page.RecordsFile: "1\n2\n", page.SummaryFile: "[\n  7\n]\n",
-		page.TableFile: "# a run\n\nof what\n\n### rates\n\n| op | GB/s |\n| :--- | ---: |\n| r | 1 |\n\n* bad\n\ngood\n",
+		document.RecordsFile: "1\n2\n", document.SummaryFile: "[\n  7\n]\n",
+		document.TableFile: "# a run\n\nof what\n\n### rates\n\n| op | GB/s |\n| :--- | ---: |\n| r | 1 |\n\n* bad\n\ngood\n",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %q", name, got[name], want)
 		}
 	}
 	for _, want := range []string{"<title>a run", "Computed 0001-01-01", `<li class="bad">* bad`} {
-		if !strings.Contains(got[page.ReportFile], want) {
+		if !strings.Contains(got[document.ReportFile], want) {
 			t.Errorf("%q is not in the page", want)
 		}
 	}

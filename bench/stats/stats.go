@@ -1,7 +1,7 @@
-// Package figure is what the benches' figures are made of: percentiles, exact ones of a
+// Package stats computes the numbers that the benches report: percentiles, exact ones of a
 // list, and those of any number of durations in a fixed amount of memory; and the
 // rounding of what goes into files. It needs the standard library only.
-package figure
+package stats
 
 import (
 	"math"

@@ -1,7 +1,7 @@
-// Package page has the parts of a report: tables as text, Markdown and HTML, plots
+// Package document has the parts of a report: tables as text, Markdown and HTML, plots
 // in one style, a page that holds them, and the files of a folder. It knows nothing of
 // what is measured.
-package page
+package document
 
 import (
 	_ "embed"
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-//go:embed page.html.tmpl
+//go:embed html.tmpl
 var text string
 
 var layout = template.Must(template.New("page").Parse(text))

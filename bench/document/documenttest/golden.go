@@ -1,5 +1,5 @@
-// Package pagetest holds reports to what they were.
-package pagetest
+// Package documenttest holds reports to what they were.
+package documenttest
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package page_test
+package document_test
 
 import (
 	"encoding/xml"
@@ -11,7 +11,7 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"kvferry/bench/page"
+	"kvferry/bench/document"
 )
 
 // A label is a text of a plot and how high above the plot's lower edge it stands, in
@@ -56,7 +56,7 @@ func labels(t *testing.T, svg string) (all []label) {
 // names there are, and the plot scales with its page.
 func TestLegend(t *testing.T) {
 	for _, n := range []int{0, 1, 3, 9} {
-		p := page.NewPlot("curves")
+		p := document.NewPlot("curves")
 		p.X.Label.Text = "x axis"
 		for i := range n {
 			if _, err := p.Curve(i, fmt.Sprintf("curve number %d", i), plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: float64(i)}}, true); err != nil {
@@ -94,7 +94,7 @@ func TestLegend(t *testing.T) {
 
 // TestEqualCurves: of curves on one another each is seen, by its dashes and points.
 func TestEqualCurves(t *testing.T) {
-	p := page.NewPlot("equal")
+	p := document.NewPlot("equal")
 	seen := map[string]bool{}
 	for i := range 12 {
 		line, err := p.Curve(i, "c", plotter.XYs{{X: 0, Y: 1}, {X: 1, Y: 1}}, true)
@@ -127,7 +127,7 @@ func TestTicks(t *testing.T) {
 		{5, 5, "5"},
 	} {
 		var got []string
-		for _, tick := range (page.Ticks{}).Ticks(c.low, c.high) {
+		for _, tick := range (document.Ticks{}).Ticks(c.low, c.high) {
 			got = append(got, tick.Label)
 		}
 		if strings.Join(got, " ") != c.want {
@@ -137,7 +137,7 @@ func TestTicks(t *testing.T) {
 	// What any axis may ask for: some labels, in order, within it and of a bearable length.
 	for _, low := range []float64{0, -7, 1e-3, 12345} {
 		for span := 1e-6; span < 1e10; span *= 3.7 {
-			ticks := (page.Ticks{}).Ticks(low, low+span)
+			ticks := (document.Ticks{}).Ticks(low, low+span)
 			if len(ticks) < 2 || len(ticks) > 8 {
 				t.Errorf("%v to %v has %d labels", low, low+span, len(ticks))
 			}
@@ -166,7 +166,7 @@ func TestDecadeTicks(t *testing.T) {
 	} {
 		var got []string
 		minor := 0
-		for _, tick := range (page.DecadeTicks{}).Ticks(c.low, c.high) {
+		for _, tick := range (document.DecadeTicks{}).Ticks(c.low, c.high) {
 			if tick.Label == "" {
 				minor++
 			} else {

@@ -1,4 +1,4 @@
-package page
+package document
 
 import (
 	"encoding/json"
@@ -64,7 +64,7 @@ func (f *Folder) fail(err error) {
 func (f *Folder) Record(v any) {
 	line, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("page: record %+v: %v", v, err)) // only numbers that JSON has not, NaN or Inf
+		panic(fmt.Sprintf("document: record %+v: %v", v, err)) // only numbers that JSON has not, NaN or Inf
 	}
 	_, _ = f.Write(append(line, '\n'))
 }
