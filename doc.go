@@ -62,9 +62,9 @@
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	bindings/nixl                        a backend plugin for NIXL over kvferry.h, in C++: tests
 //	lab/vllm                             unmodified vLLM for CPU in an environment of its own
-//	bench/stats                          numbers only: percentiles, histograms, fairness
 //	bench/document/documenttest          reports that must stay as they are
-//	bench/document                       tables, plots and pages of reports
+//	bench/document                       reports: tables, plots and notes once, as text, Markdown, HTML and CSV
+//	bench/stats                          numbers only: percentiles, histograms, fairness
 //	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request
 //	attempt                              one submission of a request: which leg is next, its tokens in order

@@ -103,7 +103,7 @@ func TestRetriesDisturbed(t *testing.T) {
 				t.Errorf("summary.json: %+v", row.Disturbance)
 			}
 			var md, html bytes.Buffer
-			if err := errors.Join(WriteMarkdown(&md, r), WriteHTML(&html, r)); err != nil {
+			if err := errors.Join(r.document().WriteMarkdown(&md), r.document().WriteHTML(&html)); err != nil {
 				t.Fatal(err)
 			}
 			for _, page := range []string{md.String(), html.String()} {

@@ -1,45 +1,34 @@
 package bench
 
 import (
-	"fmt"
-	"io"
-	"strings"
-
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
 )
 
-// WriteHTML writes report.html: plots and tables of every cell in one file that
-// loads nothing from elsewhere.
-func WriteHTML(w io.Writer, r *Results) error {
-	report := document.Page{
-		Title: "kvbench mooncake", Sub: append([]string{r.when()}, r.conditions()...), Verdict: r.Verdict(), Lines: r.remarks(),
+// printed is the results for a terminal: the head is for those who were not there.
+func (r *Results) printed() *document.Document {
+	d := r.document()
+	d.Head = nil
+	return d
+}
+
+// document is the results as people read them.
+func (r *Results) document() *document.Document {
+	d := &document.Document{
+		Title: "kvbench mooncake", Head: append([]string{r.when()}, r.conditions()...), Verdict: r.Verdict(), Notes: r.remarks(), Data: r.Summary(),
+		Brief: struct {
+			Config  RunConfig       `json:"config"`
+			Machine observe.Machine `json:"machine"`
+		}{r.Config, r.Machine},
 	}
 	for _, g := range r.groups() {
-		s := document.Section{Name: g.name}
-		var err error
-		if s.Plots, err = g.plots(); err != nil {
-			return fmt.Errorf("plots of %s: %w", g.name, err)
-		}
-		tables := []document.Table{g.compare(latencies[0]), g.compare(latencies[1]), g.compare(latencies[2]), g.what()}
-		if t, known := g.quiet(); known {
-			tables = append(tables, t)
-		}
-		for _, t := range tables {
-			t.Title = strings.TrimPrefix(t.Title, g.name+" ")
-			s.Tables = append(s.Tables, t.HTML(-1))
-		}
-		report.Sections = append(report.Sections, s)
+		itl := g.compare(latencies[2])
+		itl.Detail = true
+		d.Sections = append(d.Sections, document.Section{
+			Name: g.name, Plots: g.plots(),
+			Tables: []document.Table{g.compare(latencies[0]), g.compare(latencies[1]), itl, g.what(), g.quiet()},
+		})
 	}
-	if tables := r.agreement(); len(tables) > 0 {
-		s := document.Section{Name: "Clocks"}
-		for _, t := range tables {
-			s.Tables = append(s.Tables, t.HTML(-1))
-		}
-		report.Sections = append(report.Sections, s)
-	}
-	return report.Write(w, struct {
-		Config  RunConfig       `json:"config"`
-		Machine observe.Machine `json:"machine"`
-	}{r.Config, r.Machine})
+	d.Sections = append(d.Sections, document.Section{Tables: r.agreement()})
+	return d
 }

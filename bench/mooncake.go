@@ -164,11 +164,11 @@ func (x *run) run(ctx context.Context) (*Results, error) {
 	kept := x.out.Close()
 	r := x.results
 	if len(r.Cells) > 0 {
-		err = errors.Join(err, WriteTable(cfg.Stdout, r))
-		if kept == nil {
-			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", document.Listing(cfg.Out, document.Present(cfg.Out, document.RecordsFile, summaryFile, tableFile, reportFile, document.LogFile)...))
-			err = errors.Join(err, e)
+		dir := cfg.Out
+		if kept != nil {
+			dir = ""
 		}
+		err = errors.Join(err, r.printed().Print(cfg.Stdout, dir))
 	}
 	if err = errors.Join(ctx.Err(), err, kept); err != nil {
 		return r, err
@@ -220,7 +220,7 @@ func (x *run) cells(ctx context.Context) error {
 		}
 	}
 	x.results.Cells = append(x.results.Cells, cells...)
-	x.out.Save(x.results.files()...)
+	x.out.Save(x.results.document().Files()...)
 	return err
 }
 
@@ -239,7 +239,7 @@ func (x *run) measure(ctx context.Context) error {
 					return err
 				}
 				x.results.Cells = append(x.results.Cells, *c)
-				x.out.Save(x.results.files()...)
+				x.out.Save(x.results.document().Files()...)
 				x.bar.Pause(func() { err = c.print(cfg.Stdout) })
 				if err != nil {
 					return err

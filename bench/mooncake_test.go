@@ -48,7 +48,7 @@ func serving(servers map[string]*clienttest.Server, closed *atomic.Int32) Starte
 
 func readSummary(t *testing.T, dir string) Summary {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, summaryFile))
+	text, err := os.ReadFile(filepath.Join(dir, document.SummaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestRun(t *testing.T) {
 	if got := strings.Count(lines.String(), "\n"); got != 6 || !strings.Contains(lines.String(), "cell 5/6 256/q8 tcp #2: 12 ok, 0 failed") {
 		t.Errorf("progress:\n%s", lines.String())
 	}
-	for _, name := range []string{tableFile, reportFile} {
+	for _, name := range []string{document.TableFile, document.ReportFile} {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || !bytes.Contains(text, []byte("layerwise against nondisagg")) {
 			t.Errorf("%s: %v, %d bytes, without the verdict", name, err, len(text))

@@ -22,7 +22,7 @@ func TestLegendsHaveData(t *testing.T) {
 	render := func(r *Results) map[string]int {
 		t.Helper()
 		var b bytes.Buffer
-		if err := WriteHTML(&b, r); err != nil {
+		if err := r.document().WriteHTML(&b); err != nil {
 			t.Fatal(err)
 		}
 		return texts(b.String())

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/bench/document"
 	"kvferry/bench/observe"
 	"kvferry/bench/server"
 )
@@ -122,22 +121,6 @@ func (r *Results) Summary() Summary {
 		s.Rows = append(s.Rows, r.Cells[i].Row)
 	}
 	return s
-}
-
-// Names of the files in an output folder.
-const (
-	summaryFile = "summary.json"
-	tableFile   = "table.md"
-	reportFile  = "report.html"
-)
-
-// files are those that are functions of the records.
-func (r *Results) files() []document.File {
-	return []document.File{
-		{Name: summaryFile, Write: func(w io.Writer) error { return document.WriteJSON(w, r.Summary()) }},
-		{Name: tableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, r) }},
-		{Name: reportFile, Write: func(w io.Writer) error { return WriteHTML(w, r) }},
-	}
 }
 
 // ReadRecords reads a results.jsonl, for whoever computes other figures of it. A

@@ -2,12 +2,14 @@ package bench
 
 import (
 	"fmt"
-	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"kvferry/bench/client"
 	"kvferry/bench/document"
+	"kvferry/bench/observe"
 )
 
 // group is the cells of one workload, repeat and clock, which share a table.
@@ -60,29 +62,19 @@ var latencies = []latency{
 }
 
 func (g group) compare(l latency) document.Table {
-	t := document.Table{
-		Title: g.name + " " + l.name + " (ms)", Left: 2,
-		Head: []string{"setting", "hand-off"},
-	}
+	t := document.Table{Title: l.name + " (ms)", Left: 2, Head: []string{"setting", "hand-off"}}
 	for _, stat := range []string{"mean", "median", "P99"} {
 		t.Head = append(t.Head, stat, "published", "error")
 	}
 	for _, c := range g.cells {
 		row := []string{c.mark(), c.Handoff}
 		for i := range 3 {
-			cell := []string{"-", "-", "-"}
-			if c.Metrics != nil {
-				cell[0] = fmt.Sprintf("%.1f", l.of(&c.Metrics.Figures)[i])
+			figure := func(of *client.Figures, format string, scale float64) string {
+				return document.Known(of, func(f client.Figures) string { return fmt.Sprintf(format, scale*l.of(&f)[i]) })
 			}
-			if c.Published != nil {
-				cell[1] = fmt.Sprintf("%.1f", l.of(&c.Published.Figures)[i])
-			}
-			if c.RelErr != nil {
-				cell[2] = fmt.Sprintf("%+.1f%%", 100*l.of(c.RelErr)[i])
-			}
-			row = append(row, cell...)
+			row = append(row, figure(c.measured(), "%.1f", 1), figure(c.published(), "%.1f", 1), figure(c.RelErr, "%+.1f%%", 100))
 		}
-		t.Rows = append(t.Rows, row)
+		t.Add(row...)
 	}
 	return t
 }
@@ -100,73 +92,94 @@ func (c *Cell) mark() string {
 	return strings.TrimSpace(c.Setting + " " + marks)
 }
 
-// quiet says how quiet the machine was, false if none of the cells knows.
-func (g group) quiet() (document.Table, bool) {
-	t := document.Table{
-		Title: g.name + " how quiet the machine was", Left: 1,
-		Head: []string{"setting", "attempts", "timers late ms", "P99", "over 5 ms %", "CPU % own", "others", "stolen", "run delay %", "behind link %"},
+// measured returns the cell's own figures, nil if it has none.
+func (c *Cell) measured() *client.Figures {
+	if c.Metrics == nil {
+		return nil
 	}
-	known := false
-	for _, c := range g.cells {
-		row := []string{c.mark(), fmt.Sprint(max(1, len(c.Attempts))), "-", "-", "-", "-", "-", "-", "-", "-"}
-		if d := c.Disturbance; d != nil {
-			known = true
-			row[2], row[3], row[4] = fmt.Sprintf("%.2f", d.LateMeanMS), fmt.Sprintf("%.2f", d.LateP99MS), fmt.Sprintf("%.2f", d.LateTimersPct)
-			if d.CPU != nil {
-				row[5], row[6], row[7] = fmt.Sprintf("%.1f", d.CPU.OwnPct), fmt.Sprintf("%.1f", d.CPU.OthersPct), fmt.Sprintf("%.1f", d.CPU.StealPct)
-				if d.CPU.RunDelayPct != nil {
-					row[8] = fmt.Sprintf("%.1f", *d.CPU.RunDelayPct)
-				}
-			}
-			if d.BehindLinkPct != nil {
-				row[9] = fmt.Sprintf("%.1f", *d.BehindLinkPct)
-			}
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return t, known
+	return &c.Metrics.Figures
 }
 
+// published returns what was published of the cell, nil if nothing comparable was.
+func (c *Cell) published() *client.Figures {
+	if c.Published == nil {
+		return nil
+	}
+	return &c.Published.Figures
+}
+
+// quiet says how quiet the machine was; the table has no rows if none of the cells knows.
+func (g group) quiet() document.Table {
+	if !slices.ContainsFunc(g.cells, func(c *Cell) bool { return c.Disturbance != nil }) {
+		return document.Table{}
+	}
+	of := func(digits int, f func(*observe.Disturbance) float64) func(*Cell) string {
+		return func(c *Cell) string {
+			return document.Known(c.Disturbance, func(d observe.Disturbance) string { return document.Fixed(f(&d), digits) })
+		}
+	}
+	cpu := func(f func(*observe.CPUUse) float64) func(*Cell) string {
+		return of(1, func(d *observe.Disturbance) float64 {
+			if d.CPU == nil {
+				return math.NaN()
+			}
+			return f(d.CPU)
+		})
+	}
+	t := document.Cols[*Cell]{
+		{"setting", (*Cell).mark},
+		{"attempts", func(c *Cell) string { return strconv.Itoa(max(1, len(c.Attempts))) }},
+		{"timers late ms", of(2, func(d *observe.Disturbance) float64 { return d.LateMeanMS })},
+		{"P99", of(2, func(d *observe.Disturbance) float64 { return d.LateP99MS })},
+		{"over 5 ms %", of(2, func(d *observe.Disturbance) float64 { return d.LateTimersPct })},
+		{"CPU % own", cpu(func(u *observe.CPUUse) float64 { return u.OwnPct })},
+		{"others", cpu(func(u *observe.CPUUse) float64 { return u.OthersPct })},
+		{"stolen", cpu(func(u *observe.CPUUse) float64 { return u.StealPct })},
+		{"run delay %", cpu(func(u *observe.CPUUse) float64 { return document.Number(u.RunDelayPct) })},
+		{"behind link %", of(1, func(d *observe.Disturbance) float64 { return document.Number(d.BehindLinkPct) })},
+	}.Table("how quiet the machine was", 1, g.cells)
+	t.Detail = true
+	return t
+}
+
+// what says what was measured or computed. No bytes move in virtual time, and none are checked; a server may
+// not say how many moved.
 func (g group) what() document.Table {
 	t := document.Table{
-		Title: g.name + " what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], Left: 2,
+		Title: "what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], Left: 2,
 		Head: []string{"setting", "measured and modelled", "requests", "failed", "duration s", "KV moved GB", "blocks checked", "bad"},
 	}
 	for _, c := range g.cells {
-		row := []string{c.mark(), c.Label, "-", "-", "-", "-", "-", "-"}
+		row := []string{c.mark(), c.Label}
 		if m := c.Metrics; m != nil {
-			row = []string{
-				c.mark(), c.Label, fmt.Sprint(m.Successful), fmt.Sprint(m.Failed), fmt.Sprintf("%.2f", m.DurationS),
-				fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9), fmt.Sprint(m.KVBlocksChecked), fmt.Sprint(m.KVBlocksBad),
+			row = append(row, strconv.Itoa(m.Successful), strconv.Itoa(m.Failed), document.Fixed(m.DurationS, 2))
+			if m.KVUnknown == 0 {
+				row = append(row, document.Fixed(float64(m.KVBytes)/1e9, 2))
 			}
-			if m.KVUnknown > 0 {
-				row[5] = "-"
-			}
-			if c.Clock == ClockVirtual || m.KVUnknown > 0 { // no bytes moved, none to check; or nobody says
-				row[6], row[7] = "-", "-"
+			if m.KVUnknown == 0 && c.Clock != ClockVirtual {
+				row = append(row, fmt.Sprint(m.KVBlocksChecked), fmt.Sprint(m.KVBlocksBad))
 			}
 		}
-		t.Rows = append(t.Rows, row)
+		t.Add(row...)
 	}
 	return t
 }
 
-// remarks are the faults of every cell, what disturbed it, and notes, one a line.
-func (r *Results) remarks() []string {
-	var lines []string
+// remarks are the faults of every cell, what disturbed it, and notes.
+func (r *Results) remarks() (notes document.Notes) {
 	for i := range r.Cells {
 		c := &r.Cells[i]
 		for _, f := range c.Faults {
-			lines = append(lines, "* "+c.name()+": "+f)
+			notes.Add(document.Fault, c.name()+": "+f)
 		}
 		if c.disturbed() {
-			lines = append(lines, "~ "+c.name()+" was disturbed: "+c.Disturbance.String())
+			notes.Add(document.Doubt, c.name()+" was disturbed: "+c.Disturbance.String())
 		}
 		for _, n := range c.Notes {
-			lines = append(lines, "  "+c.name()+": "+n)
+			notes.Add(document.Info, c.name()+": "+n)
 		}
 	}
-	return lines
+	return notes
 }
 
 // agreement sets the measured cells of each workload beside the virtual ones of
@@ -198,11 +211,9 @@ func (r *Results) agreement() []document.Table {
 			for _, f := range [][2]float64{{ttft / n, c.Metrics.MeanTTFTMS}, {tpot / n, c.Metrics.MeanTPOTMS}} {
 				row = append(row, fmt.Sprintf("%.1f", f[0]), fmt.Sprintf("%.1f", f[1]), fmt.Sprintf("%+.1f%%", 100*(f[0]/f[1]-1)))
 			}
-			t.Rows = append(t.Rows, row)
+			t.Add(row...)
 		}
-		if len(t.Rows) > 0 {
-			tables = append(tables, t)
-		}
+		tables = append(tables, t)
 	}
 	return tables
 }
@@ -257,29 +268,9 @@ func times(ours, base float64) string {
 	return fmt.Sprintf(" (%.2f times)", ours/base)
 }
 
-// WriteTable prints the comparison for a terminal: TTFT and TPOT measured and
-// published, what the numbers rest on, faults and notes, and the verdict.
-func WriteTable(w io.Writer, r *Results) error {
-	var b strings.Builder
-	for _, g := range r.groups() {
-		g.compare(latencies[0]).WriteText(&b)
-		g.compare(latencies[1]).WriteText(&b)
-		g.what().WriteText(&b)
-	}
-	for _, t := range r.agreement() {
-		t.WriteText(&b)
-	}
-	document.WriteLines(&b, r.remarks())
-	if v := r.Verdict(); v != "" {
-		b.WriteString(v + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
 // when says when and where the run was.
 func (r *Results) when() string {
-	return fmt.Sprintf("%s on %s", r.Config.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Machine)
+	return fmt.Sprintf("%s on %s.", r.Config.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Machine)
 }
 
 // conditions say what was run and what it is compared with, one a line.
@@ -289,42 +280,4 @@ func (r *Results) conditions() []string {
 		lines = append(lines, lengthsChosen)
 	}
 	return append(lines, "Published: Mooncake x vLLM on NVIDIA A10, November 2024. error = (measured - published) / published.")
-}
-
-// WriteMarkdown writes table.md: the same with inter-token latencies and the
-// run's conditions.
-func WriteMarkdown(w io.Writer, r *Results) error {
-	var b strings.Builder
-	b.WriteString("# kvbench mooncake\n\n")
-	fmt.Fprintf(&b, "%s.\n", r.when())
-	document.WriteLines(&b, r.conditions())
-	b.WriteString("\n")
-	for _, g := range r.groups() {
-		b.WriteString("## " + g.name + "\n\n")
-		for _, l := range latencies {
-			g.compare(l).WriteMarkdown(&b)
-		}
-		g.what().WriteMarkdown(&b)
-		if t, known := g.quiet(); known {
-			t.WriteMarkdown(&b)
-		}
-	}
-	if tables := r.agreement(); len(tables) > 0 {
-		b.WriteString("## Clocks\n\n")
-		for _, t := range tables {
-			t.WriteMarkdown(&b)
-		}
-	}
-	if remarks := r.remarks(); len(remarks) > 0 {
-		b.WriteString("## Faults (*), disturbed rows (~) and notes\n\n")
-		for _, line := range remarks {
-			b.WriteString("- " + strings.TrimSpace(strings.Replace(line, "* ", "\\* ", 1)) + "\n")
-		}
-		b.WriteString("\n")
-	}
-	if v := r.Verdict(); v != "" {
-		b.WriteString(v + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

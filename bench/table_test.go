@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/document"
 	"kvferry/bench/document/documenttest"
 	"kvferry/bench/observe"
 )
@@ -53,11 +54,11 @@ func publishedRun() *Results {
 
 func TestTableGolden(t *testing.T) {
 	var text, md bytes.Buffer
-	if err := WriteTable(&text, publishedRun()); err != nil {
+	if err := publishedRun().printed().WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
 	documenttest.Golden(t, "table.golden", text.Bytes())
-	if err := WriteMarkdown(&md, publishedRun()); err != nil {
+	if err := publishedRun().document().WriteMarkdown(&md); err != nil {
 		t.Fatal(err)
 	}
 	documenttest.Golden(t, "table_md.golden", md.Bytes())
@@ -80,7 +81,7 @@ func TestBothClocks(t *testing.T) {
 	}
 	r.Cells[1].Repeat = 1 // of two repeats one is not there
 	var b bytes.Buffer
-	if err := WriteTable(&b, r); err != nil {
+	if err := r.printed().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -93,7 +94,7 @@ func TestBothClocks(t *testing.T) {
 		}
 	}
 	b.Reset()
-	if err := WriteHTML(&b, r); err != nil || !strings.Contains(b.String(), "clocks: real against virtual") {
+	if err := r.document().WriteHTML(&b); err != nil || !strings.Contains(b.String(), "clocks: real against virtual") {
 		t.Errorf("%v, page of %d bytes", err, b.Len())
 	}
 }
@@ -104,7 +105,7 @@ func TestHTMLIsSelfContained(t *testing.T) {
 	var b bytes.Buffer
 	r := publishedRun()
 	r.Cells[3].Faults[0] = "<script>alert(1)</script>"
-	if err := WriteHTML(&b, r); err != nil {
+	if err := r.document().WriteHTML(&b); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()
@@ -142,13 +143,15 @@ func TestReportsOfNothing(t *testing.T) {
 	r.Cells = r.Cells[:1]
 	r.Cells[0].Metrics, r.Cells[0].RelErr, r.Cells[0].Records = nil, nil, nil
 	r.Cells[0].fault("cluster did not start")
-	for name, write := range map[string]func(io.Writer, *Results) error{"table": WriteTable, "markdown": WriteMarkdown, "html": WriteHTML} {
+	for name, write := range map[string]func(*document.Document, io.Writer) error{
+		"table": (*document.Document).WriteText, "markdown": (*document.Document).WriteMarkdown, "html": (*document.Document).WriteHTML,
+	} {
 		var b bytes.Buffer
-		if err := write(&b, r); err != nil || !strings.Contains(b.String(), "cluster did not start") {
+		if err := write(r.document(), &b); err != nil || !strings.Contains(b.String(), "cluster did not start") {
 			t.Errorf("%s: %v, %d bytes", name, err, b.Len())
 		}
 		b.Reset()
-		if err := write(&b, &Results{}); err != nil {
+		if err := write((&Results{}).document(), &b); err != nil {
 			t.Errorf("%s of no cells: %v", name, err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -164,11 +163,7 @@ func Run(ctx context.Context, cfg Config, to io.Writer) error {
 	if r == nil {
 		return err
 	}
-	_, lost := io.WriteString(to, r.text())
-	if cfg.Out != "" {
-		lost = errors.Join(lost, document.WriteFiles(cfg.Out, document.File{Name: "contention.json", Write: func(w io.Writer) error { return document.WriteJSON(w, r) }}))
-	}
-	return errors.Join(err, lost)
+	return errors.Join(err, r.document().Keep(to, cfg.Out))
 }
 
 // Meet measures and computes every row. With an error it returns those before, nil for none.
@@ -238,36 +233,33 @@ func (r *Result) Table() document.Table {
 	for _, row := range r.Rows {
 		line := []string{row.Handoff, fmt.Sprint(row.Transfers), fmt.Sprintf("%g:1", row.Oversubscription)}
 		for _, a := range []*Added{row.Virtual, row.Real} {
-			if a == nil {
-				line = append(line, "-", "-")
-				continue
-			}
-			line = append(line, fmt.Sprintf("%.1f", a.Mean), fmt.Sprintf("%.1f", a.Last))
+			line = append(line, document.Known(a, func(a Added) string { return document.Fixed(a.Mean, 1) }), document.Known(a, func(a Added) string { return document.Fixed(a.Last, 1) }))
 		}
-		difference := "-"
+		difference := ""
 		if row.Virtual != nil && row.Real != nil {
 			difference = fmt.Sprintf("%+.1f %%", 100*(row.Real.Mean/row.Virtual.Mean-1)) + row.Disturbance.Mark()
 		}
 		line = append(line, difference)
 		for _, o := range others.Simulators {
+			cell := ""
 			if ms, ok := row.Others[o.Short]; ok {
-				line = append(line, fmt.Sprintf("%.1f", ms))
-			} else {
-				line = append(line, "-")
+				cell = document.Fixed(ms, 1)
 			}
+			line = append(line, cell)
 		}
-		t.Rows = append(t.Rows, line)
+		t.Add(line...)
 	}
 	return t
 }
 
-// text is the table and what is to be known of it.
-func (r *Result) text() string {
-	var lines []string
+// document is the result as people read it.
+func (r *Result) document() *document.Document {
+	d := &document.Document{Title: "kvbench contention", Data: r, DataName: "contention.json", Sections: []document.Section{{Tables: []document.Table{r.Table()}, Plots: r.Plots()}}}
 	for _, row := range r.Rows {
 		if row.Disturbance.Disturbed() {
-			lines = append(lines, fmt.Sprintf("~ %s, %d transfers, in real time: the machine did other things too: %v", row.Handoff, row.Transfers, row.Disturbance))
+			d.Notes.Addf(document.Doubt, "%s, %d transfers, in real time: the machine did other things too: %v", row.Handoff, row.Transfers, row.Disturbance)
 		}
 	}
-	return r.Table().Text() + strings.Join(append(lines, Others()...), "\n") + "\n"
+	d.Notes.Add(document.Info, Others()...)
+	return d
 }

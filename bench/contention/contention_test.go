@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
 	"kvferry/engine"
 	"kvferry/handoff"
@@ -77,11 +78,18 @@ func TestReal(t *testing.T) {
 func TestDisturbed(t *testing.T) {
 	row := Row{Handoff: "pull", Transfers: 4, Oversubscription: 1, Virtual: &Added{Mean: 100}, Real: &Added{Mean: 123}, Disturbance: &observe.Disturbance{}}
 	r := Result{Rows: []*Row{&row}}
-	if text := r.text(); strings.Contains(text, "~") {
+	printed := func() string {
+		var b strings.Builder
+		if err := r.document().WriteText(&b); err != nil {
+			t.Error(err)
+		}
+		return b.String()
+	}
+	if text := printed(); strings.Contains(text, "~") {
 		t.Errorf("a quiet machine: %s", text)
 	}
 	row.Disturbance.Why = []string{"timers came 9.0 ms late on average (limit 1)"}
-	if text := r.text(); !strings.Contains(text, "+23.0 %~") || !strings.Contains(text, "~ pull, 4 transfers, in real time: the machine did other things too: timers came") {
+	if text := printed(); !strings.Contains(text, "+23.0 %~") || !strings.Contains(text, "~ pull, 4 transfers, in real time: the machine did other things too: timers came") {
 		t.Errorf("a busy machine: %s", text)
 	}
 }
@@ -94,9 +102,9 @@ func TestPlots(t *testing.T) {
 	}
 	r := Result{Rows: []*Row{row("pull", 1, 1), row("pull", 1, 8), row("pull", 2, 1), row("pull", 2, 8), row("push", 1, 8)}}
 	r.Rows[4].Real = &Added{Mean: 1000}
-	all, err := r.Plots()
-	if err != nil || len(all) != 3 {
-		t.Fatalf("%d plots, %v", len(all), err)
+	all := r.Plots()
+	if len(all) != 3 {
+		t.Fatalf("%d plots", len(all))
 	}
 	for i, want := range []struct {
 		title, names string
@@ -106,19 +114,20 @@ func TestPlots(t *testing.T) {
 		{"pull, switches 2:1: added by KV (ms)", "kvferry, virtual; Dynamo; BLIS", 1600}, // a rule for shared NICs says nothing of switches
 		{"push, switches 1:1: added by KV (ms)", "kvferry, virtual; kvferry, real; Dynamo; BLIS fair; BLIS", 1000},
 	} {
-		p := all[i]
-		svg, err := p.SVG()
+		p := all[i].(document.Chart)
+		_, to, _ := p.Ends()
+		svg, err := document.SVG(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var names []string
-		for _, c := range curves() {
-			if strings.Contains(svg, ">"+c.name+"<") {
+		for _, c := range figures() {
+			if strings.Contains(string(svg), ">"+c.name+"<") {
 				names = append(names, c.name)
 			}
 		}
-		if got := strings.Join(names, "; "); p.Title.Text != want.title || got != want.names || p.X.Max < 8 || p.Y.Max < want.top || p.Y.Max > 1.2*want.top {
-			t.Errorf("%q up to %g and %g with %s; want %+v", p.Title.Text, p.X.Max, p.Y.Max, got, want)
+		if got := strings.Join(names, "; "); p.Title != want.title || got != want.names || to.X < 8 || to.Y < want.top || to.Y > 1.2*want.top {
+			t.Errorf("%q up to %g and %g with %s; want %+v", p.Title, to.X, to.Y, got, want)
 		}
 	}
 }

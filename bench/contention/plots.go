@@ -2,86 +2,63 @@ package contention
 
 import (
 	"fmt"
-
-	"gonum.org/v1/plot/plotter"
+	"slices"
 
 	"kvferry/bench/document"
 )
 
 // Plots have what transfers add on the average over how many meet, a plot for each hand-off and switch: by
 // both clocks, and by the rules of other simulators.
-func (r *Result) Plots() ([]*document.Plot, error) {
+func (r *Result) Plots() (all []document.Plot) {
 	type meeting struct {
 		handoff string
 		ratio   float64
 	}
-	var meetings []meeting
-	rows := map[meeting][]*Row{}
+	var seen []meeting
 	for _, row := range r.Rows {
 		m := meeting{row.Handoff, row.Oversubscription}
-		if rows[m] == nil {
-			meetings = append(meetings, m)
+		if slices.Contains(seen, m) {
+			continue
 		}
-		rows[m] = append(rows[m], row)
-	}
-	var all []*document.Plot
-	for _, m := range meetings {
-		p, err := plotOf(fmt.Sprintf("%s, switches %g:1: added by KV (ms)", m.handoff, m.ratio), rows[m])
-		if err != nil {
-			return nil, err
+		seen = append(seen, m)
+		c := document.Chart{Title: fmt.Sprintf("%s, switches %g:1: added by KV (ms)", m.handoff, m.ratio), X: document.Axis{Label: "transfers at once"}, Style: document.Points}
+		for _, figure := range figures() {
+			curve := document.Curve{Name: figure.name}
+			for _, o := range r.Rows {
+				if ms, there := figure.of(o); there && m == (meeting{o.Handoff, o.Oversubscription}) {
+					curve.Add(float64(o.Transfers), ms)
+				}
+			}
+			c.Curves = append(c.Curves, curve)
 		}
-		all = append(all, p)
+		all = append(all, c)
 	}
-	return all, nil
+	return all
 }
 
-// A curve is a figure of the rows; some have none.
-type curve struct {
+// A figure of the rows; some have none.
+type figure struct {
 	name string
 	of   func(*Row) (ms float64, there bool)
 }
 
-// curves are ours and those of others. Each looks the same in every plot.
-func curves() []curve {
+// figures are ours and those of others. Each looks the same in every plot.
+func figures() []figure {
 	mean := func(a *Added) (float64, bool) {
 		if a == nil {
 			return 0, false
 		}
 		return a.Mean, true
 	}
-	all := []curve{
+	all := []figure{
 		{"kvferry, virtual", func(row *Row) (float64, bool) { return mean(row.Virtual) }},
 		{"kvferry, real", func(row *Row) (float64, bool) { return mean(row.Real) }},
 	}
 	for _, o := range others.Simulators {
-		all = append(all, curve{o.Short, func(row *Row) (float64, bool) {
+		all = append(all, figure{o.Short, func(row *Row) (float64, bool) {
 			ms, there := row.Others[o.Short]
 			return ms, there
 		}})
 	}
 	return all
-}
-
-func plotOf(title string, rows []*Row) (*document.Plot, error) {
-	p := document.NewPlot(title)
-	p.X.Label.Text = "transfers at once"
-	most, top := 0, 0.0
-	for i, c := range curves() {
-		var points plotter.XYs
-		for _, row := range rows {
-			if ms, there := c.of(row); there {
-				points = append(points, plotter.XY{X: float64(row.Transfers), Y: ms})
-				most, top = max(most, row.Transfers), max(top, ms)
-			}
-		}
-		if len(points) == 0 {
-			continue
-		}
-		if _, err := p.Curve(i, c.name, points, true); err != nil {
-			return nil, err
-		}
-	}
-	p.X.Min, p.X.Max = 0, document.Headroom(float64(most))
-	p.Y.Min, p.Y.Max = 0, document.Headroom(top)
-	return p, nil
 }

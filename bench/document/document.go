@@ -1,7 +1,11 @@
+// Package document writes reports. A [Document] has what a command returns: tables, plots,
+// notes. Text for a terminal, Markdown, HTML and JSON follow from it. The package also writes the
+// files of a folder of results. It knows nothing of what is measured.
 package document
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,25 +19,89 @@ const (
 	ReportFile  = "report.html"
 )
 
-// A Document is what a run came to, as it is printed and as its files have it.
+// A Document is the report of a run.
 type Document struct {
-	Title   string // of the page
-	Made    string // what was done: "Measured" or "Computed"
-	Started time.Time
-	Head    string // what was run, and where
-	Tables  []Table
-	Notes   []string                // below the tables; see [Page].Lines
-	Plots   func() ([]*Plot, error) // nil: none
-	Data    any                     // in SummaryFile, and in the page
+	Title    string
+	Made     string   // when and how it came about; in the page alone, so that equal results have equal tables
+	Head     []string // what was run and where, a paragraph each
+	Verdict  string   // the result in a sentence, or in several lines
+	Notes    Notes
+	Sections []Section
+	Data     any    // all figures: the file DataName, and the end of the page
+	DataName string // default SummaryFile
+	Brief    any    // for the end of the page, if Data is too long for it
+	Extra    []File // others of the folder, RecordsFile among them unless it is written as the run goes
 }
 
-// Files are the document's in the folder of results. A run has RecordsFile besides.
-func (d *Document) Files() []File {
-	return []File{
-		{SummaryFile, func(w io.Writer) error { return WriteJSON(w, d.Data) }},
-		{TableFile, d.WriteMarkdown},
-		{ReportFile, d.writeHTML},
+// A Section is a part of a report.
+type Section struct {
+	Name   string   // its heading, and on a terminal the beginning of its tables' titles; may be empty
+	Lines  []string // above its tables, on a terminal alone
+	Plots  []Plot   // in the page alone; nil ones are left out
+	Tables []Table  // those without rows are left out
+}
+
+// A Level grades a note.
+type Level int
+
+// Levels of notes.
+const (
+	Info  Level = iota // qualifies a figure
+	Doubt              // casts doubt on it
+	Fault              // makes it unusable
+)
+
+// marks stand before notes, and in tables beside what they are about.
+var marks = [...]string{Info: "", Doubt: "~ ", Fault: "* "}
+
+// A Note is a remark on the figures.
+type Note struct {
+	Level Level
+	Text  string
+}
+
+// String is the note with its mark: "* " for a fault, "~ " for a doubt.
+func (n Note) String() string { return marks[n.Level] + n.Text }
+
+// Notes are the remarks of a report, in order.
+type Notes []Note
+
+// Add appends notes of a level.
+func (n *Notes) Add(level Level, texts ...string) {
+	for _, text := range texts {
+		*n = append(*n, Note{level, text})
 	}
+}
+
+// Addf appends a note of a level.
+func (n *Notes) Addf(level Level, format string, args ...any) {
+	n.Add(level, fmt.Sprintf(format, args...))
+}
+
+// When returns what Made says of a start: "Measured 2026-11-28 10:00 UTC.".
+func When(made string, started time.Time) string {
+	return made + " " + started.UTC().Format("2006-01-02 15:04 UTC") + "."
+}
+
+// Files are the document's in the folder of results.
+func (d *Document) Files() []File {
+	name := d.DataName
+	if name == "" {
+		name = SummaryFile
+	}
+	return append([]File{
+		{name, func(w io.Writer) error { return WriteJSON(w, d.Data) }},
+		{TableFile, d.WriteMarkdown},
+		{ReportFile, d.WriteHTML},
+	}, d.Extra...)
+}
+
+// Write writes the files into a folder; none if dir is empty. Its error is an OutputError.
+func (d *Document) Write(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	return WriteFiles(dir, d.Files()...)
 }
 
 // Records is RecordsFile with a line of JSON for each of all.
@@ -49,56 +117,100 @@ func Records[T any](all []T) File {
 	}}
 }
 
-// WriteLines writes lines to b, each with a newline.
-func WriteLines(b *strings.Builder, lines []string) {
-	for _, line := range lines {
-		b.WriteString(line + "\n")
-	}
-}
-
-// Print prints the document and, if its files and RecordsFile are in a folder, where that is.
-func (d *Document) Print(w io.Writer, dir string) error {
+// WriteText writes the document for a terminal: no plots, and no tables that are Detail.
+func (d *Document) WriteText(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString(d.Head + "\n\n")
-	for _, t := range d.Tables {
-		t.WriteText(&b)
+	block := func(lines []string) {
+		if len(lines) > 0 {
+			b.WriteString(strings.Join(lines, "\n") + "\n\n")
+		}
 	}
-	WriteLines(&b, d.Notes)
-	if dir != "" {
-		b.WriteString(Listing(dir, RecordsFile, SummaryFile, TableFile, ReportFile) + "\n")
+	block(d.Head)
+	for _, s := range d.Sections {
+		block(s.Lines)
+		for _, t := range s.Tables {
+			if len(t.Rows) > 0 && !t.Detail {
+				t.Title = strings.TrimSpace(s.Name + " " + t.Title)
+				t.WriteText(&b)
+			}
+		}
+	}
+	for _, n := range d.Notes {
+		b.WriteString(n.String() + "\n")
+	}
+	if d.Verdict != "" {
+		b.WriteString(d.Verdict + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// WriteMarkdown writes TableFile.
-func (d *Document) WriteMarkdown(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n%s\n\n", d.Title, d.Head)
-	for _, t := range d.Tables {
-		t.WriteMarkdown(&b)
+// Print prints the document and, if dir is not empty, which of its files, of RecordsFile and of
+// LogFile are there.
+func (d *Document) Print(w io.Writer, dir string) error {
+	if err := d.WriteText(w); err != nil || dir == "" {
+		return err
 	}
-	for _, line := range d.Notes {
-		b.WriteString(line + "\n\n")
+	names := []string{RecordsFile}
+	for _, f := range d.Files() {
+		if f.Name != RecordsFile {
+			names = append(names, f.Name)
+		}
 	}
-	_, err := io.WriteString(w, strings.TrimSuffix(b.String(), "\n"))
+	_, err := io.WriteString(w, "\n"+Listing(dir, Present(dir, append(names, LogFile)...)...)+"\n")
 	return err
 }
 
-func (d *Document) writeHTML(w io.Writer) error {
-	var section Section
-	if d.Plots != nil {
-		var err error
-		if section.Plots, err = d.Plots(); err != nil {
-			return err
+// Keep writes the document's files, if dir is not empty, and prints it. It prints as well if they cannot be
+// written: a full disk costs the files and not the figures.
+func (d *Document) Keep(w io.Writer, dir string) error {
+	lost := d.Write(dir)
+	if lost != nil {
+		dir = ""
+	}
+	return errors.Join(d.Print(w, dir), lost)
+}
+
+// WriteMarkdown writes TableFile.
+func (d *Document) WriteMarkdown(w io.Writer) error {
+	var b strings.Builder
+	block := func(text string) {
+		if text != "" {
+			b.WriteString(text + "\n\n")
 		}
 	}
-	for _, t := range d.Tables {
-		section.Tables = append(section.Tables, t.HTML(-1))
+	block("# " + d.Title)
+	block(strings.Join(d.Head, "\n\n"))
+	block(d.Verdict)
+	for _, s := range d.Sections {
+		head := s.Name
+		for _, t := range s.Tables {
+			if len(t.Rows) == 0 {
+				continue
+			}
+			if head != "" {
+				block("## " + head)
+				head = ""
+			}
+			t.WriteMarkdown(&b)
+		}
 	}
-	p := Page{
-		Title: d.Title, Sub: []string{d.Made + " " + d.Started.UTC().Format("2006-01-02 15:04 UTC") + ".", d.Head}, Lines: d.Notes,
-		Sections: []Section{section},
+	if len(d.Notes) > 0 {
+		block(d.Notes.heading())
 	}
-	return p.Write(w, d.Data)
+	for _, n := range d.Notes {
+		b.WriteString("- " + strings.Replace(n.String(), "* ", `\* `, 1) + "\n")
+	}
+	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")
+	return err
+}
+
+// heading says what the marks mean, if a note has one.
+func (n Notes) heading() string {
+	for _, note := range n {
+		if note.Level != Info {
+			return "## Faults (*), disturbances (~) and notes"
+		}
+	}
+	return "## Notes"
 }

@@ -17,8 +17,8 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Palette is Okabe and Ito's, which colour-blind readers can tell apart.
-var Palette = []color.RGBA{
+// palette is Okabe and Ito's, which colour-blind readers can tell apart.
+var palette = []color.RGBA{
 	{0x00, 0x72, 0xb2, 0xff}, // blue
 	{0xe6, 0x9f, 0x00, 0xff}, // orange
 	{0x00, 0x9e, 0x73, 0xff}, // green
@@ -32,8 +32,8 @@ var Palette = []color.RGBA{
 // 13 pixels high, and 10 on a telephone.
 const plotWidth, plotHeight = 5.2 * vg.Inch, 2.9 * vg.Inch
 
-// A Plot is one of a report. Its legend stands below the axes, never over the data.
-type Plot struct {
+// A drawing is a plot on its way to the page. Its legend stands below the axes, never over the data.
+type drawing struct {
 	*plot.Plot
 	keys []key
 }
@@ -47,8 +47,8 @@ func sans(size vg.Length) font.Font {
 	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
 }
 
-// NewPlot is an empty plot in the reports' style.
-func NewPlot(title string) *Plot {
+// newDrawing returns an empty plot in the reports' style.
+func newDrawing(title string) *drawing {
 	p := plot.New()
 	p.BackgroundColor = nil // the page's shows, light or dark
 	for _, f := range []*font.Font{
@@ -67,12 +67,14 @@ func NewPlot(title string) *Plot {
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xee}, color.Gray{0xee}
 	p.Add(grid)
-	return &Plot{Plot: p}
+	return &drawing{Plot: p}
 }
 
-// Key adds a name to the legend, in front of it what it is drawn with.
-func (p *Plot) Key(name string, thumbs ...plot.Thumbnailer) {
-	p.keys = append(p.keys, key{name, thumbs})
+// key adds a name to the legend, in front of it what it is drawn with.
+func (d *drawing) key(name string, thumbs ...plot.Thumbnailer) {
+	if name != "" {
+		d.keys = append(d.keys, key{name, thumbs})
+	}
 }
 
 // Curves that lie on one another are all seen: each has dashes that show what is
@@ -82,46 +84,32 @@ var (
 	shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}}
 )
 
-// glyph is what the points of the i-th curve look like.
-func glyph(i int) draw.GlyphStyle {
-	return draw.GlyphStyle{Color: Palette[i%len(Palette)], Shape: shapes[i%len(shapes)], Radius: vg.Points(2.5 + 0.7*float64(i%len(shapes)))}
-}
-
-// Points draws points in the style of the i-th curve, without a line between them, and adds their name
-// to the legend.
-func (p *Plot) Points(i int, name string, xy plotter.XYs) error {
-	marks, err := plotter.NewScatter(xy)
+// curve draws the i-th curve of a plot: its line unless it has dots alone, and its points if they are wanted.
+func (d *drawing) curve(i int, c Curve, style Style) error {
+	line, marks, err := plotter.NewLinePoints(c.XYs)
 	if err != nil {
 		return err
 	}
-	marks.GlyphStyle = glyph(i)
-	p.Add(marks)
-	p.Key(name, marks)
-	return nil
-}
-
-// Curve draws the i-th curve of a plot, with its points if points is set, and adds
-// its name to the legend, if it has one.
-func (p *Plot) Curve(i int, name string, xy plotter.XYs, points bool) (*plotter.Line, error) {
-	line, marks, err := plotter.NewLinePoints(xy)
-	if err != nil {
-		return nil, err
+	shade := palette[i%len(palette)]
+	line.Color, line.Width = shade, vg.Points(1.5)
+	for _, dash := range dashes[i%len(dashes)] {
+		line.Dashes = append(line.Dashes, vg.Points(dash))
 	}
-	line.Color, line.Width = Palette[i%len(Palette)], vg.Points(1.5)
-	for _, d := range dashes[i%len(dashes)] {
-		line.Dashes = append(line.Dashes, vg.Points(d))
+	if c.Steps {
+		line.StepStyle = plotter.PostStep
 	}
-	marks.GlyphStyle = glyph(i)
-	thumbs := []plot.Thumbnailer{line}
-	p.Add(line)
-	if points {
-		p.Add(marks)
+	marks.GlyphStyle = draw.GlyphStyle{Color: shade, Shape: shapes[i%len(shapes)], Radius: vg.Points(2.5 + 0.7*float64(i%len(shapes)))}
+	var thumbs []plot.Thumbnailer
+	if style != Dots {
+		d.Add(line)
+		thumbs = append(thumbs, line)
+	}
+	if style != Line {
+		d.Add(marks)
 		thumbs = append(thumbs, marks)
 	}
-	if name != "" {
-		p.Key(name, thumbs...)
-	}
-	return line, nil
+	d.key(c.Name, thumbs...)
+	return nil
 }
 
 // Ticks label round numbers of a linear axis, with as many decimals as they need.
@@ -198,7 +186,7 @@ type placed struct {
 }
 
 // legend places the keys in rows of width at most, as far as one key goes.
-func (p *Plot) legend(style draw.TextStyle, width vg.Length) (all []placed, rows int) {
+func (p *drawing) legend(style draw.TextStyle, width vg.Length) (all []placed, rows int) {
 	x := vg.Length(0)
 	for _, k := range p.keys {
 		w := legendThumb + legendGap + style.Width(k.name)
@@ -216,10 +204,10 @@ func (p *Plot) legend(style draw.TextStyle, width vg.Length) (all []placed, rows
 
 var size = regexp.MustCompile(`\s(width|height)="[^"]*"`)
 
-// SVG renders the plot as an <svg> element for a page, without the XML prolog. It has
+// svg renders the plot as an <svg> element for a page, without the XML prolog. It has
 // a viewBox and no size of its own, so that a page can scale it. Fonts are named, not
 // embedded: half a megabyte a plot.
-func (p *Plot) SVG() (string, error) {
+func (p *drawing) svg() (string, error) {
 	const margin = 8
 	style := draw.TextStyle{Color: color.Black, Font: sans(10), XAlign: draw.XLeft, YAlign: draw.YCenter, Handler: p.Title.TextStyle.Handler}
 	keys, rows := p.legend(style, plotWidth-2*margin)
@@ -250,12 +238,4 @@ func (p *Plot) SVG() (string, error) {
 	open, rest, _ := strings.Cut(svg, ">")
 	open = size.ReplaceAllString(open, "")
 	return open + ">" + strings.ReplaceAll(rest, "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"), nil
-}
-
-// Headroom leaves space for labels; an axis must not be empty.
-func Headroom(top float64) float64 {
-	if top <= 0 {
-		return 1
-	}
-	return top * 1.1
 }

@@ -1,4 +1,4 @@
-package document_test
+package document
 
 import (
 	"encoding/xml"
@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"gonum.org/v1/plot/plotter"
-
-	"kvferry/bench/document"
 )
 
 // A label is a text of a plot and how high above the plot's lower edge it stands, in
@@ -56,15 +54,15 @@ func labels(t *testing.T, svg string) (all []label) {
 // names there are, and the plot scales with its page.
 func TestLegend(t *testing.T) {
 	for _, n := range []int{0, 1, 3, 9} {
-		p := document.NewPlot("curves")
-		p.X.Label.Text = "x axis"
+		p := Chart{Title: "curves", X: Axis{Label: "x axis"}, Style: Points, Curves: []Curve{{XYs: plotter.XYs{{X: 1, Y: 1}}}}}
 		for i := range n {
-			if _, err := p.Curve(i, fmt.Sprintf("curve number %d", i), plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: float64(i)}}, true); err != nil {
-				t.Fatal(err)
-			}
+			p.Curves = append(p.Curves, Curve{Name: fmt.Sprintf("curve number %d", i), XYs: plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: float64(i)}}})
 		}
-		p.X.Max, p.Y.Max = 1, max(p.Y.Max, 1)
-		svg, err := p.SVG()
+		d, err := p.draw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		svg, err := d.svg()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,13 +92,13 @@ func TestLegend(t *testing.T) {
 
 // TestEqualCurves: of curves on one another each is seen, by its dashes and points.
 func TestEqualCurves(t *testing.T) {
-	p := document.NewPlot("equal")
+	d := newDrawing("equal")
 	seen := map[string]bool{}
 	for i := range 12 {
-		line, err := p.Curve(i, "c", plotter.XYs{{X: 0, Y: 1}, {X: 1, Y: 1}}, true)
-		if err != nil {
+		if err := d.curve(i, Curve{Name: "c", XYs: plotter.XYs{{X: 0, Y: 1}, {X: 1, Y: 1}}}, Points); err != nil {
 			t.Fatal(err)
 		}
+		line := d.keys[i].thumbs[0].(*plotter.Line)
 		seen[fmt.Sprint(line.Color, line.Dashes)] = true
 		if i > 0 && i < 5 && len(line.Dashes) == 0 {
 			t.Errorf("curve %d hides those below it", i)
@@ -127,7 +125,7 @@ func TestTicks(t *testing.T) {
 		{5, 5, "5"},
 	} {
 		var got []string
-		for _, tick := range (document.Ticks{}).Ticks(c.low, c.high) {
+		for _, tick := range (Ticks{}).Ticks(c.low, c.high) {
 			got = append(got, tick.Label)
 		}
 		if strings.Join(got, " ") != c.want {
@@ -137,7 +135,7 @@ func TestTicks(t *testing.T) {
 	// What any axis may ask for: some labels, in order, within it and of a bearable length.
 	for _, low := range []float64{0, -7, 1e-3, 12345} {
 		for span := 1e-6; span < 1e10; span *= 3.7 {
-			ticks := (document.Ticks{}).Ticks(low, low+span)
+			ticks := (Ticks{}).Ticks(low, low+span)
 			if len(ticks) < 2 || len(ticks) > 8 {
 				t.Errorf("%v to %v has %d labels", low, low+span, len(ticks))
 			}
@@ -166,7 +164,7 @@ func TestDecadeTicks(t *testing.T) {
 	} {
 		var got []string
 		minor := 0
-		for _, tick := range (document.DecadeTicks{}).Ticks(c.low, c.high) {
+		for _, tick := range (DecadeTicks{}).Ticks(c.low, c.high) {
 			if tick.Label == "" {
 				minor++
 			} else {

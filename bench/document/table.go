@@ -1,17 +1,81 @@
 package document
 
 import (
+	"encoding/csv"
+	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
 // A Table is text in columns.
 type Table struct {
-	Title string
-	Head  []string // all empty: the columns need no names
-	Left  int      // the first columns, aligned left; the others are aligned right
-	Rows  [][]string
+	Title  string
+	Head   []string // all empty: the columns need no names
+	Left   int      // the first columns, aligned left; the others are aligned right
+	Rows   [][]string
+	Best   int  // row to mark in the page, from 1; 0: none
+	Detail bool // in the files alone: a terminal has no room for it
+}
+
+// Cols are the columns of a table whose rows are made of values of type R: what stands above, and
+// the cell of a row. An empty cell of a column that has a head says that there is no value, and is a dash.
+type Cols[R any] []struct {
+	Head string
+	Cell func(R) string
+}
+
+// Table returns a table with a row for each of rows.
+func (c Cols[R]) Table(title string, left int, rows []R) Table {
+	t := Table{Title: title, Left: left}
+	for _, column := range c {
+		t.Head = append(t.Head, column.Head)
+	}
+	for _, r := range rows {
+		cells := make([]string, len(c))
+		for i, column := range c {
+			cells[i] = column.Cell(r)
+		}
+		t.Add(cells...)
+	}
+	return t
+}
+
+// Add appends a row. An empty cell of a column that has a head is a dash, and so are those that are missing.
+func (t *Table) Add(cells ...string) {
+	cells = append(cells, make([]string, max(0, len(t.Head)-len(cells)))...)
+	for i, head := range t.Head {
+		if cells[i] == "" && head != "" {
+			cells[i] = "-"
+		}
+	}
+	t.Rows = append(t.Rows, cells)
+}
+
+// Fixed returns v with n decimals; nothing if it is no number.
+func Fixed(v float64, n int) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return ""
+	}
+	return strconv.FormatFloat(v, 'f', n, 64)
+}
+
+// Number returns what v points to, and NaN if v is nil.
+func Number(v *float64) float64 {
+	if v == nil {
+		return math.NaN()
+	}
+	return *v
+}
+
+// Known returns what v points to as text writes it; nothing if v is nil.
+func Known[T any](v *T, text func(T) string) string {
+	if v == nil {
+		return ""
+	}
+	return text(*v)
 }
 
 func (t Table) widths() []int {
@@ -44,7 +108,7 @@ func (t Table) WriteText(b *strings.Builder) {
 		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
 	}
 	b.WriteString(t.Title + "\n")
-	if headed(t.Head) {
+	if t.Headed() {
 		line(t.Head)
 	}
 	for _, row := range t.Rows {
@@ -53,10 +117,13 @@ func (t Table) WriteText(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// headed is whether any column has a name.
-func headed(head []string) bool {
-	return slices.ContainsFunc(head, func(s string) bool { return s != "" })
+// Headed reports whether any column has a name.
+func (t Table) Headed() bool {
+	return slices.ContainsFunc(t.Head, func(s string) bool { return s != "" })
 }
+
+// Marked reports whether the i-th row, from 0, is the one to mark.
+func (t Table) Marked(i int) bool { return i == t.Best-1 }
 
 // Text is what WriteText appends.
 func (t Table) Text() string {
@@ -84,37 +151,7 @@ func (t Table) WriteMarkdown(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// An HTMLCell is a cell of an HTMLTable.
-type HTMLCell struct {
-	Text string
-	Left bool
-}
-
-// An HTMLTable is a Table for a template; Best is the row to mark, -1 for none.
-type HTMLTable struct {
-	Title string
-	Head  []HTMLCell
-	Rows  [][]HTMLCell
-	Best  int
-}
-
-// Headed is whether any column has a name.
-func (t HTMLTable) Headed() bool {
-	return slices.ContainsFunc(t.Head, func(c HTMLCell) bool { return c.Text != "" })
-}
-
-// HTML is the table for a template, with the row best marked.
-func (t Table) HTML(best int) HTMLTable {
-	align := func(row []string) []HTMLCell {
-		out := make([]HTMLCell, len(row))
-		for i, s := range row {
-			out[i] = HTMLCell{s, i < t.Left}
-		}
-		return out
-	}
-	out := HTMLTable{Title: t.Title, Head: align(t.Head), Best: best}
-	for _, row := range t.Rows {
-		out.Rows = append(out.Rows, align(row))
-	}
-	return out
+// WriteCSV writes the head and the rows, without the title.
+func (t Table) WriteCSV(w io.Writer) error {
+	return csv.NewWriter(w).WriteAll(append([][]string{t.Head}, t.Rows...))
 }

@@ -32,11 +32,7 @@ func (e environment) judge(ctx context.Context, cfg Config) error {
 	x.progress.Stop()
 	j.Seconds = time.Since(j.Started).Seconds()
 	if len(j.Trials) > 0 {
-		e := j.keep(cfg.Out)
-		if e == nil {
-			e = j.document().Print(cfg.Stdout, cfg.Out)
-		}
-		err = errors.Join(err, e)
+		err = errors.Join(err, j.document().Keep(cfg.Stdout, cfg.Out))
 	}
 	if err == nil && j.failed() {
 		err = ErrFaults
@@ -95,7 +91,7 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 			}
 			j.Trials = append(j.Trials, tr)
 			end(tr.said(), err)
-			if err := j.keep(x.cfg.Out); err != nil {
+			if err := j.document().Write(x.cfg.Out); err != nil {
 				return err
 			}
 		}

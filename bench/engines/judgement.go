@@ -95,44 +95,40 @@ func (j *Judgement) tables() []document.Table {
 		cells[[2]string{tr.Fault, tr.Setting}] = tr.said()
 		lost, mark := strconv.Itoa(tr.Lost), "ok"
 		if tr.Lost < 0 {
-			lost = "-"
+			lost = ""
 		}
 		if tr.fault() != "" {
 			mark = map[bool]string{true: "FAILED", false: "bad"}[tr.own()]
 		}
-		details.Rows = append(details.Rows, []string{
+		details.Add(
 			tr.Setting, tr.Rail, tr.Fault, map[bool]string{true: "yes", false: "NO"}[tr.Fired], string(tr.Outcome), fmt.Sprintf("%.2f", tr.Seconds),
 			strconv.Itoa(tr.Computed), string(tr.Next), lost, mark,
-		})
+		)
 	}
 	matrix := document.Table{Title: "what became of a prompt that a fault befell", Left: 1 + len(settings), Head: append([]string{"fault"}, settings...)}
 	for _, f := range faults {
 		line := []string{f}
 		for _, s := range settings {
-			cell, ok := cells[[2]string{f, s}]
-			if !ok {
-				cell = "-"
-			}
-			line = append(line, cell)
+			line = append(line, cells[[2]string{f, s}])
 		}
-		matrix.Rows = append(matrix.Rows, line)
+		matrix.Add(line...)
 	}
 	return []document.Table{matrix, details}
 }
 
 // notes are why trials are not as they have to be, and what the faults are.
-func (j *Judgement) notes() (lines []string) {
+func (j *Judgement) notes() (notes document.Notes) {
 	for i := range j.Trials {
 		if why := j.Trials[i].fault(); why != "" {
-			lines = append(lines, fmt.Sprintf("* %s %s, %s: %s", j.Trials[i].Setting, j.Trials[i].Rail, j.Trials[i].Fault, why))
+			notes.Addf(document.Fault, "%s %s, %s: %s", j.Trials[i].Setting, j.Trials[i].Rail, j.Trials[i].Fault, why)
 		}
 	}
 	for _, f := range Faults {
 		if slices.ContainsFunc(j.Trials, func(tr Trial) bool { return tr.Fault == f.Name }) {
-			lines = append(lines, f.Name+": "+f.What)
+			notes.Add(document.Info, f.Name+": "+f.What)
 		}
 	}
-	return lines
+	return notes
 }
 
 // head says what was run where.
@@ -143,11 +139,7 @@ func (j *Judgement) head() string {
 // document is the judgement as people read it.
 func (j *Judgement) document() *document.Document {
 	return &document.Document{
-		Title: "kvbench engines --faults", Made: "Measured", Started: j.Started, Head: j.head(), Tables: j.tables(), Notes: j.notes(), Data: j,
+		Title: "kvbench engines --faults", Made: document.When("Measured", j.Started), Head: []string{j.head()}, Notes: j.notes(), Data: j,
+		Sections: []document.Section{{Tables: j.tables()}}, Extra: []document.File{document.Records(j.Trials)},
 	}
-}
-
-// keep writes the files.
-func (j *Judgement) keep(dir string) error {
-	return document.WriteFiles(dir, append(j.document().Files(), document.Records(j.Trials))...)
 }

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"gonum.org/v1/plot/plotter"
-
 	"kvferry/bench/document"
 	"kvferry/lab"
 )
@@ -16,27 +14,14 @@ import (
 // document is the result as people read it.
 func (r *Result) document() *document.Document {
 	return &document.Document{
-		Title: "kvbench engines", Made: "Measured", Started: r.Started, Head: r.head(), Tables: r.tables(), Notes: r.notes(), Plots: r.plots, Data: r,
+		Title: "kvbench engines", Made: document.When("Measured", r.Started), Head: []string{r.head()}, Notes: r.notes(), Data: r, Extra: []document.File{document.Records(r.Samples)},
+		Sections: []document.Section{{Tables: r.tables(), Plots: []document.Plot{
+			r.plot("Median TTFT (ms)", func(row *Row) (float64, bool) { return row.Metrics.TTFT, true }),
+			r.plot("TTFT over mono (ms)", r.over),
+			r.plot("KV (GB/s)", func(row *Row) (float64, bool) { return row.Metrics.KV, row.Metrics.KV > 0 }),
+			r.plot("CPU seconds a prompt", func(row *Row) (float64, bool) { return row.Metrics.CPU, true }),
+		}}},
 	}
-}
-
-func (r *Result) plots() (all []*document.Plot, err error) {
-	for _, c := range []struct {
-		title string
-		of    func(*Row) (value float64, ok bool)
-	}{
-		{"Median TTFT (ms)", func(row *Row) (float64, bool) { return row.Metrics.TTFT, true }},
-		{"TTFT over mono (ms)", r.over},
-		{"KV (GB/s)", func(row *Row) (float64, bool) { return row.Metrics.KV, row.Metrics.KV > 0 }},
-		{"CPU seconds a prompt", func(row *Row) (float64, bool) { return row.Metrics.CPU, true }},
-	} {
-		q, err := r.plot(c.title, c.of)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, q)
-	}
-	return all, nil
 }
 
 // tables are the times, and what there is to say that they are those of a transfer.
@@ -60,20 +45,20 @@ func (r *Result) tables() []document.Table {
 			name += " ~"
 		}
 		if row.Prompts == 0 {
-			times.Rows = append(times.Rows, []string{name, row.Rail, at, "0", "-", "-", "-", "-", "-", "-"})
-			proof.Rows = append(proof.Rows, []string{name, row.Rail, at, "-", "-", "-", "-", "-", mark})
+			times.Add(name, row.Rail, at, "0")
+			proof.Add(name, row.Rail, at, "", "", "", "", "", mark)
 			continue
 		}
-		over, kv := "-", "-"
+		over, kv := "", ""
 		if ms, ok := r.over(row); ok {
 			over = fmt.Sprintf("%+.1f", ms)
 		}
 		if m.KV > 0 {
 			kv = fmt.Sprintf("%.3f", m.KV)
 		}
-		times.Rows = append(times.Rows, []string{
+		times.Add(
 			name, row.Rail, at, strconv.Itoa(row.Prompts), fmt.Sprintf("%.1f", m.TTFT), over, fmt.Sprintf("%.1f", m.P99TTFT), fmt.Sprintf("%.2f", m.TPOT), kv, fmt.Sprintf("%.3f", m.CPU),
-		})
+		)
 		if row.Setting == Mono && row.Error == "" {
 			continue // it takes no KV, and is what the others are held to
 		}
@@ -81,9 +66,9 @@ func (r *Result) tables() []document.Table {
 		if !row.DigestsEqual {
 			equal = "NO"
 		}
-		proof.Rows = append(proof.Rows, []string{
+		proof.Add(
 			name, row.Rail, at, strconv.Itoa(row.Computed), fmt.Sprintf("%.1f", float64(row.KVBytes)/1e6), equal, fmt.Sprintf("%d of %d", row.Identical, row.Prompts), fmt.Sprintf("%d of %d", row.LikeOthers, row.Prompts), mark,
-		})
+		)
 	}
 	return []document.Table{times, r.parts(), proof}
 }
@@ -105,10 +90,8 @@ func (r *Result) parts() document.Table {
 				line = append(line, fmt.Sprintf("%.2f", us/1e3))
 			}
 			line = append(line, fmt.Sprintf("%.0f", p.Wire/1e3/row.Times.Prefill*100), strconv.Itoa(p.BlocksChecked), strconv.Itoa(p.BlocksBad))
-		} else {
-			line = append(line, "-", "-", "-", "-", "-", "-", "-")
 		}
-		t.Rows = append(t.Rows, line)
+		t.Add(line...)
 	}
 	return t
 }
@@ -124,26 +107,23 @@ func (r *Result) over(row *Row) (ms float64, ok bool) {
 }
 
 // notes are why rows fail, each reason once, and what disturbed some.
-func (r *Result) notes() (lines []string) {
-	seen := map[string]bool{}
+func (r *Result) notes() (notes document.Notes) {
 	for _, row := range r.Rows {
-		name := strings.TrimSpace(row.Setting + " " + row.Rail)
-		line := fmt.Sprintf("* %s, %d tokens: %s", name, row.PromptTokens, row.Error)
+		text := fmt.Sprintf("%s, %d tokens: %s", strings.TrimSpace(row.Setting+" "+row.Rail), row.PromptTokens, row.Error)
 		if r.Errors[row.setting()] != "" { // of all lengths
-			line = fmt.Sprintf("* %s: %s", name, row.Error)
+			text = fmt.Sprintf("%s: %s", strings.TrimSpace(row.Setting+" "+row.Rail), row.Error)
 		}
-		if row.Error != "" && !seen[line] {
-			seen[line] = true
-			lines = append(lines, line)
+		if n := (document.Note{Level: document.Fault, Text: text}); row.Error != "" && !slices.Contains(notes, n) {
+			notes = append(notes, n)
 		}
 	}
 	for _, setting := range slices.Sorted(maps.Keys(r.Disturbed)) {
-		lines = append(lines, fmt.Sprintf("~ %s was disturbed: %s", setting, r.Disturbed[setting]))
+		notes.Addf(document.Doubt, "%s was disturbed: %s", setting, r.Disturbed[setting])
 	}
 	if !r.Judged {
-		lines = append(lines, "Tokens are not held to mono's with this model, but to the first connector's: D computes the last token of a prompt alone, mono computes it with the others, and sums that are rounded to few bits then differ.")
+		notes.Add(document.Info, "Tokens are not held to mono's with this model, but to the first connector's: D computes the last token of a prompt alone, mono computes it with the others, and sums that are rounded to few bits then differ.")
 	}
-	return lines
+	return notes
 }
 
 // head says what was run where.
@@ -159,31 +139,21 @@ func (r *Result) head() string {
 	return fmt.Sprintf("model %s, %s, one core an instance%s; %s, %.0f s", r.Model, rounds, over, r.Machine.String(), r.Seconds)
 }
 
-// plot draws a figure over the prompt's length, a curve a setting.
-func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) (*document.Plot, error) {
-	p := document.NewPlot(title)
-	p.X.Label.Text = "prompt tokens"
-	var names []string
-	points, bottom, top := map[string]plotter.XYs{}, 0.0, 0.0
+// plot has a figure over the prompt's length, a curve a setting.
+func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) document.Plot {
+	c := document.Chart{Title: title, X: document.Axis{Label: "prompt tokens", Max: 1.1 * float64(Lengths[len(Lengths)-1])}, Style: document.Points}
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		y, ok := of(row)
 		if row.Prompts == 0 || !ok {
 			continue
 		}
-		name := row.setting()
-		if points[name] == nil {
-			names = append(names, name)
+		k := slices.IndexFunc(c.Curves, func(o document.Curve) bool { return o.Name == row.setting() })
+		if k < 0 {
+			k = len(c.Curves)
+			c.Curves = append(c.Curves, document.Curve{Name: row.setting()})
 		}
-		points[name] = append(points[name], plotter.XY{X: float64(row.PromptTokens), Y: y})
-		bottom, top = min(bottom, y), max(top, y)
+		c.Curves[k].Add(float64(row.PromptTokens), y)
 	}
-	for i, name := range names {
-		if _, err := p.Curve(i, name, points[name], true); err != nil {
-			return nil, err
-		}
-	}
-	p.X.Min, p.X.Max = 0, document.Headroom(float64(Lengths[len(Lengths)-1]))
-	p.Y.Min, p.Y.Max = 1.1*bottom, document.Headroom(top)
-	return p, nil
+	return c
 }

@@ -3,6 +3,8 @@ package engines
 import (
 	"strings"
 	"testing"
+
+	"kvferry/bench/document"
 )
 
 // TestCompare: over a link layerwise has to be sooner than pull, where pull's wire takes a fifth of P's time.
@@ -42,10 +44,7 @@ func TestPlots(t *testing.T) {
 		row("kvferry-pull", 512, 30, 0.5), row("kvferry-pull", 2048, 110, 0.9),
 		row("kvferry-layerwise", 512, 26, 0), row("kvferry-layerwise", 2048, 90, 0),
 	}}
-	all, err := r.plots()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := r.document().Sections[0].Plots
 	for i, want := range []struct {
 		title    string
 		min, max float64 // of what is drawn
@@ -56,17 +55,18 @@ func TestPlots(t *testing.T) {
 		{"KV (GB/s)", 0, 0.9, "kvferry-pull"},
 		{"CPU seconds a prompt", 0, 1, "mono kvferry-pull kvferry-layerwise"},
 	} {
-		p := all[i]
-		if p.Title.Text != want.title || p.Y.Min > want.min || want.min < 0 != (p.Y.Min < 0) || p.Y.Max < want.max {
-			t.Errorf("%q, from %g to %g; want %+v", p.Title.Text, p.Y.Min, p.Y.Max, want)
+		p := all[i].(document.Chart)
+		from, to, _ := p.Ends()
+		if p.Title != want.title || from.Y > want.min || want.min < 0 != (from.Y < 0) || to.Y < want.max {
+			t.Errorf("%q, from %g to %g; want %+v", p.Title, from.Y, to.Y, want)
 		}
-		svg, err := p.SVG()
+		svg, err := document.SVG(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var curves []string
 		for _, name := range []string{Mono, "kvferry-pull", "kvferry-layerwise"} {
-			if strings.Contains(svg, ">"+(&Setting{Name: name, Rail: tcp}).String()+"<") {
+			if strings.Contains(string(svg), ">"+(&Setting{Name: name, Rail: tcp}).String()+"<") {
 				curves = append(curves, name)
 			}
 		}

@@ -116,7 +116,7 @@ func (x *run) keep() error {
 	if len(x.result.Rows) == 0 {
 		return nil
 	}
-	return document.WriteFiles(x.cfg.Out, append(x.result.document().Files(), document.Records(x.result.Samples))...)
+	return x.result.document().Write(x.cfg.Out)
 }
 
 // logFolder has what each process printed, in the folder of results.

@@ -403,7 +403,7 @@ func (r *runner) result(ctx context.Context) error {
 	r.progress.Stop()
 	fmt.Fprint(r.cfg.Stdout, r.table().Text())
 	if r.lost == nil {
-		fmt.Fprintln(r.cfg.Stdout, document.Listing(r.cfg.Out, matrixFile, tableFile, reportFile))
+		fmt.Fprintln(r.cfg.Stdout, document.Listing(r.cfg.Out, matrixFile, document.TableFile, document.ReportFile))
 	}
 	ok, bad := 0, 0
 	for _, s := range r.schedule.state {

@@ -161,7 +161,7 @@ func TestRun(t *testing.T) {
 	if err != nil || json.Unmarshal(text, &matrix) != nil || len(matrix.Pairs) != 16 {
 		t.Errorf("%s: %v: %s", matrixFile, err, text)
 	}
-	for _, name := range []string{tableFile, reportFile} {
+	for _, name := range []string{document.TableFile, document.ReportFile} {
 		if text, err := os.ReadFile(filepath.Join(out, name)); err != nil || !strings.Contains(string(text), "bad flag") {
 			t.Errorf("%s: %v: %s", name, err, text)
 		}

@@ -1,21 +1,15 @@
 package matrix
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
 	"kvferry/bench/document"
 )
 
-// Names of the files of a whole run.
-const (
-	matrixFile = "matrix.json"
-	tableFile  = "table.md"
-	reportFile = "report.html"
-)
+// matrixFile has all pairs of a whole run.
+const matrixFile = "matrix.json"
 
 // table has a row for each run that a pair's client has reported, and one for each other pair.
 // Columns that nobody reports are left out.
@@ -36,13 +30,13 @@ func (r *runner) table() document.Table {
 		for _, f := range figures {
 			row := []string{p.Server, p.Client, p.word()}
 			for _, c := range used {
-				text := "-"
+				text := ""
 				if v, ok := f.Values[c.key]; ok {
 					text = strconv.FormatFloat(v, 'f', c.digits, 64)
 				}
 				row = append(row, text)
 			}
-			t.Rows = append(t.Rows, row)
+			t.Add(row...)
 		}
 	}
 	return t
@@ -68,46 +62,23 @@ func (p *Pair) word() string {
 	return p.Status
 }
 
-// faults are what went wrong, a line a pair.
-func (r *runner) faults() (lines []string) {
+// document is all pairs as people read them.
+func (r *runner) document() *document.Document {
+	d := &document.Document{
+		Title: "kvbench matrix", Head: []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},
+		Sections: []document.Section{{Tables: []document.Table{r.table()}}}, Data: r.record(), DataName: matrixFile,
+	}
 	for _, p := range r.pairs {
 		if p.Error != "" {
-			lines = append(lines, fmt.Sprintf("* %s/%s: %s", p.Server, p.Client, strings.Join(strings.Fields(p.Error), " ")))
+			d.Notes.Addf(document.Fault, "%s/%s: %s", p.Server, p.Client, strings.Join(strings.Fields(p.Error), " "))
 		}
 	}
-	return lines
+	return d
 }
 
 // writeTables writes what is a function of all pairs. It is written after each pair, so that it
 // is there however the run ends.
-func (r *runner) writeTables() error {
-	faults := r.faults()
-	return document.WriteFiles(
-		r.cfg.Out,
-		document.File{Name: matrixFile, Write: func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			enc.SetEscapeHTML(false)
-			return enc.Encode(r.record())
-		}},
-		document.File{Name: tableFile, Write: func(w io.Writer) error {
-			var b strings.Builder
-			r.table().WriteMarkdown(&b)
-			document.WriteLines(&b, faults)
-			_, err := io.WriteString(w, b.String())
-			return err
-		}},
-		document.File{Name: reportFile, Write: func(w io.Writer) error {
-			p := document.Page{
-				Title:    "kvbench matrix",
-				Sub:      []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},
-				Lines:    faults,
-				Sections: []document.Section{{Tables: []document.HTMLTable{r.table().HTML(-1)}}},
-			}
-			return p.Write(w, r.record())
-		}},
-	)
-}
+func (r *runner) writeTables() error { return r.document().Write(r.cfg.Out) }
 
 // record is matrix.json.
 func (r *runner) record() any {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"kvferry/bench"
@@ -226,11 +225,8 @@ func (c *HandoffConfig) write(r *HandoffResult) error {
 		{"second token", r.Second},
 		{"first token", r.First},
 	} {
-		t.Rows = append(t.Rows, []string{row.what, fmt.Sprintf("%.1f", row.ms)})
+		t.Add(row.what, fmt.Sprintf("%.1f", row.ms))
 	}
-	var b strings.Builder
-	t.WriteText(&b)
-	fmt.Fprintf(&b, "%d prompts went ahead, the client's first look included; %d of them were given up\n", r.Ahead, r.Undirected)
-	_, err := io.WriteString(c.Stdout, b.String())
+	_, err := fmt.Fprintf(c.Stdout, "%s%d prompts went ahead, the client's first look included; %d of them were given up\n", t.Text(), r.Ahead, r.Undirected)
 	return err
 }

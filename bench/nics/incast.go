@@ -100,7 +100,7 @@ func Incast(ctx context.Context, cfg IncastConfig) (*IncastResult, error) {
 	if err != nil && len(r.Points) == 0 {
 		return r, err // nothing to report
 	}
-	err = errors.Join(err, r.write(cfg.Out), r.WriteText(cfg.Stdout))
+	err = errors.Join(err, r.document().Keep(cfg.Stdout, cfg.Out))
 	if err == nil {
 		err = r.missed()
 	}
@@ -129,7 +129,7 @@ func (cfg *IncastConfig) rounds(ctx context.Context, r *IncastResult) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			_ = r.write(cfg.Out) // an error is one at the end too
+			_ = r.document().Write(cfg.Out) // an error is one at the end too
 		}
 	}
 	return nil

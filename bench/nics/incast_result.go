@@ -2,7 +2,6 @@ package nics
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -96,10 +95,13 @@ func (r *IncastResult) missed() error {
 	return judged(all)
 }
 
-// write writes incast.json.
-func (r *IncastResult) write(dir string) error {
+// document is the result as people read it.
+func (r *IncastResult) document() *document.Document {
 	r.settle()
-	return writeResult(dir, "incast.json", r)
+	return &document.Document{
+		Title: "kvbench nics --incast", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Data: r, DataName: "incast.json",
+		Sections: []document.Section{{Tables: []document.Table{r.table()}}},
+	}
 }
 
 // table has a line for each case and figure.
@@ -116,7 +118,7 @@ func (r *IncastResult) table() document.Table {
 		}
 		cells := append(named, strings.TrimSpace(row.Figure+" "+row.Unit))
 		cells = append(append(cells, row.measured(f.digits)...), row.must())
-		t.Rows = append(t.Rows, append(cells, row.ending()...))
+		t.Add(append(cells, row.ending()...)...)
 	}
 	return t
 }
@@ -130,13 +132,4 @@ func (row *IncastRow) must() string {
 		return fmt.Sprintf("at most %g", row.Most)
 	}
 	return ""
-}
-
-// WriteText prints the table.
-func (r *IncastResult) WriteText(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "NIC lab on %s, %.0f s\n\n", r.Machine.String(), r.Seconds)
-	r.table().WriteText(&b)
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -80,7 +80,7 @@ func TestIncastLimits(t *testing.T) {
 		t.Errorf("%+v", empty.Rows)
 	}
 	var b strings.Builder
-	if err := good.WriteText(&b); err != nil {
+	if err := good.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"16 initiators", "500 Mbit/s", "512k", "read-switch", "least/most", "at least 0.", "at most "} {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"kvferry/bench"
@@ -118,9 +117,7 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 	}
 	err = errors.Join(context.Cause(ctx), err)
 	if len(cells) > 0 {
-		var b strings.Builder
-		mooncakeTable(cells, cfg.Rate, cfg.Row, cfg.Prompts).WriteText(&b)
-		_, e := io.WriteString(cfg.Stdout, b.String())
+		_, e := io.WriteString(cfg.Stdout, mooncakeTable(cells, cfg.Rate, cfg.Row, cfg.Prompts).Text())
 		err = errors.Join(err, e)
 	}
 	return cells, err
@@ -217,18 +214,18 @@ func mooncakeTable(cells []MooncakeCell, rate int64, row string, prompts int) do
 	for _, c := range sorted {
 		m := c.Row.Metrics
 		if m == nil {
-			t.Rows = append(t.Rows, append([]string{c.Row.Setting, c.Row.Handoff, strconv.Itoa(c.NICs)}, slices.Repeat([]string{"-"}, len(t.Head)-3)...))
+			t.Add(c.Row.Setting, c.Row.Handoff, strconv.Itoa(c.NICs))
 			continue
 		}
-		wire := "-"
+		wire := ""
 		if m.Stages != nil {
 			wire = ms(m.Stages.Wire)
 		}
-		t.Rows = append(t.Rows, []string{
+		t.Add(
 			c.Row.Setting, c.Row.Handoff, strconv.Itoa(c.NICs), ms(m.MeanTTFTMS), ms(m.MedianTTFTMS), ms(m.P99TTFTMS),
 			ms(m.MeanTPOTMS), ms(m.MedianTPOTMS), ms(m.P99TPOTMS), wire, fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9),
 			strconv.Itoa(m.Failed), strconv.FormatInt(m.KVBlocksChecked, 10), strconv.FormatInt(m.KVBlocksBad, 10), percents(c.Shares),
-		})
+		)
 	}
 	return t
 }

@@ -1,28 +1,27 @@
 package nics
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
 	"kvferry/bench/document"
+	"kvferry/bench/observe"
 )
 
-// write writes nics.json.
-func (r *Result) write(dir string) error { return writeResult(dir, "nics.json", r) }
+// labHead says where an experiment was run, and how long it took.
+func labHead(m observe.Machine, seconds float64) []string {
+	return []string{fmt.Sprintf("NIC lab on %s, %.0f s", m.String(), seconds)}
+}
 
-// writeResult writes a result's file into a folder, if there is to be one.
-func writeResult(dir, name string, result any) error {
-	if dir == "" {
-		return nil
+// document is the result as people read it. Its last line is the efficiency of each experiment.
+func (r *Result) document() *document.Document {
+	d := &document.Document{
+		Title: "kvbench nics", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Verdict: r.last(), Data: r, DataName: "nics.json",
+		Sections: []document.Section{{Tables: []document.Table{r.transfers(), r.faults(), r.verdicts()}}},
 	}
-	return document.WriteFiles(dir, document.File{Name: name, Write: func(w io.Writer) error {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", " ")
-		return enc.Encode(result)
-	}})
+	d.Notes.Add(document.Fault, r.Notes...)
+	return d
 }
 
 // transfers is the table of rates.
@@ -37,10 +36,10 @@ func (r *Result) transfers() document.Table {
 		if row.Select == multipath {
 			by = "kernel"
 		}
-		t.Rows = append(t.Rows, []string{
+		t.Add(
 			row.Links, row.Select, row.Load, strconv.Itoa(row.NICs), fmt.Sprintf("%.4f", row.GBps), fmt.Sprintf("%.4f..%.4f", row.Low, row.High),
 			fmt.Sprintf("%.1f", row.Percent), fmt.Sprintf("%.3f", row.CPUPerGB), by,
-		})
+		)
 	}
 	return t
 }
@@ -62,17 +61,17 @@ func (r *Result) faults() document.Table {
 	}
 	for i := range r.Steps {
 		s := &r.Steps[i]
-		t.Rows = append(t.Rows, []string{
+		t.Add(
 			s.What, figure(s.DetectMS, 0), figure(s.RecoverMS, 0), figure(s.GapMS, 0), fmt.Sprintf("%.1f %%", s.Worst), fmt.Sprintf("%.2f", s.ResentMB), fmt.Sprintf("%.3f", s.AfterGBps), fmt.Sprintf("%.1f", s.Percent),
-		})
+		)
 	}
 	return t
 }
 
-// figure is a number, or that there is none.
+// figure is a number, nothing if it is never.
 func figure(v float64, digits int) string {
 	if v >= never {
-		return "-"
+		return ""
 	}
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
@@ -83,12 +82,12 @@ func (r *Result) verdicts() document.Table {
 	for _, v := range r.Verdicts() {
 		measured, word := figure(v.Value, 2), "ok"
 		if !v.Known {
-			measured = "-"
+			measured = ""
 		}
 		if v.Missed {
 			word = "MISSED"
 		}
-		t.Rows = append(t.Rows, []string{v.Name, measured, v.want(), word})
+		t.Add(v.Name, measured, v.want(), word)
 	}
 	return t
 }
@@ -111,21 +110,4 @@ func (r *Result) last() string {
 		parts = append(parts, fmt.Sprintf("%s %.1f", r.Steps[i].What, r.Steps[i].Percent))
 	}
 	return "efficiency in %: " + strings.Join(parts, ", ")
-}
-
-// WriteText prints the tables, and as its last line the efficiency of each.
-func (r *Result) WriteText(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "NIC lab on %s, %.0f s\n\n", r.Machine.String(), r.Seconds)
-	r.transfers().WriteText(&b)
-	if len(r.Steps) > 0 {
-		r.faults().WriteText(&b)
-	}
-	r.verdicts().WriteText(&b)
-	for _, n := range r.Notes {
-		b.WriteString("* " + n + "\n")
-	}
-	b.WriteString(r.last() + "\n")
-	_, err := io.WriteString(w, b.String())
-	return err
 }

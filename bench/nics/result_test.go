@@ -166,7 +166,7 @@ func TestReportGolden(t *testing.T) {
 	r.Steps[wholeStep].RecoverMS = never
 	r.Notes = []string{"round 2: not sound: 1 batches failed"}
 	var b bytes.Buffer
-	if err := r.WriteText(&b); err != nil {
+	if err := r.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "report.golden", b.Bytes())
@@ -175,7 +175,7 @@ func TestReportGolden(t *testing.T) {
 		t.Errorf("the last line is %q", last)
 	}
 	dir := t.TempDir()
-	if err := r.write(dir); err != nil {
+	if err := r.document().Write(dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "nics.json")); err != nil {

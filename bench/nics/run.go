@@ -84,7 +84,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil && len(r.Points) == 0 {
 		return r, err // nothing to report
 	}
-	err = errors.Join(err, r.write(cfg.Out), r.WriteText(cfg.Stdout))
+	err = errors.Join(err, r.document().Keep(cfg.Stdout, cfg.Out))
 	if err == nil {
 		missed := 0
 		for _, v := range r.Verdicts() {
@@ -235,7 +235,7 @@ func (x *run) add(round int, p Point) {
 // keep writes what there is so far; an error is one at the end too.
 func (x *run) keep() {
 	x.r.settle()
-	_ = x.r.write(x.cfg.Out)
+	_ = x.r.document().Write(x.cfg.Out)
 }
 
 // failover loads all links while the schedule happens to them.

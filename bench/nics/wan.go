@@ -76,7 +76,7 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 	if err != nil && len(x.r.Points)+len(x.r.Failovers) == 0 {
 		return x.r, err // nothing to report
 	}
-	err = errors.Join(err, x.r.write(cfg.Out), x.r.WriteText(cfg.Stdout))
+	err = errors.Join(err, x.r.document().Keep(cfg.Stdout, cfg.Out))
 	if err == nil {
 		err = x.r.missed()
 	}
@@ -99,7 +99,7 @@ func (x *wanRun) rounds(ctx context.Context) error {
 			if err := x.measure(ctx, round, c); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			_ = x.r.write(x.cfg.Out) // an error is one at the end too
+			_ = x.r.document().Write(x.cfg.Out) // an error is one at the end too
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -281,10 +280,15 @@ func judged(verdicts []string) error {
 	return errors.Join(errs...)
 }
 
-// write writes wan.json.
-func (r *WANResult) write(dir string) error {
+// document is the result as people read it.
+func (r *WANResult) document() *document.Document {
 	r.settle()
-	return writeResult(dir, "wan.json", r)
+	d := &document.Document{
+		Title: "kvbench nics --wan", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Data: r, DataName: "wan.json",
+		Sections: []document.Section{{Tables: []document.Table{r.rates(), r.times()}}},
+	}
+	d.Notes.Add(document.Fault, r.Notes...)
+	return d
 }
 
 // peers are the others that were measured, in order.
@@ -316,13 +320,13 @@ func (r *WANResult) rates() document.Table {
 		}
 		cells := append([]string{row.Case, row.What}, append(row.measured(1), want)...)
 		for _, name := range peers {
-			text := "-"
+			text := ""
 			if v, found := row.Peers[name]; found {
 				text = figure(v, 1)
 			}
 			cells = append(cells, text)
 		}
-		t.Rows = append(t.Rows, append(cells, row.ending()...))
+		t.Add(append(cells, row.ending()...)...)
 	}
 	return t
 }
@@ -336,7 +340,7 @@ func (r *WANResult) times() document.Table {
 	for i := range r.Rows {
 		if row := &r.Rows[i]; row.Unit == inMS {
 			cells := append([]string{row.Case, row.What}, append(row.measured(0), fmt.Sprintf("%g", row.Most))...)
-			t.Rows = append(t.Rows, append(cells, row.ending()...))
+			t.Add(append(cells, row.ending()...)...)
 		}
 	}
 	return t
@@ -345,9 +349,9 @@ func (r *WANResult) times() document.Table {
 // measured is a row's figure, and its spread.
 func (row *WANRow) measured(digits int) []string {
 	if row.Kept == 0 {
-		return []string{"-", ""}
+		return []string{"", ""}
 	}
-	return []string{figure(row.Value, digits), figure(row.Low, digits) + ".." + figure(row.High, digits)}
+	return []string{figure(row.Value, digits), cmp.Or(figure(row.Low, digits), "-") + ".." + cmp.Or(figure(row.High, digits), "-")}
 }
 
 // ending is what the machine did, and the verdict.
@@ -357,20 +361,4 @@ func (row *WANRow) ending() []string {
 		verdict = strings.TrimSpace(fmt.Sprintf("%s (%d of %d rounds disturbed)", verdict, row.Taken-row.Kept, row.Taken))
 	}
 	return []string{strconv.FormatFloat(row.Idle, 'f', 0, 64), verdict}
-}
-
-// WriteText prints the tables.
-func (r *WANResult) WriteText(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "NIC lab on %s, %.0f s\n\n", r.Machine.String(), r.Seconds)
-	for _, t := range []document.Table{r.rates(), r.times()} {
-		if len(t.Rows) > 0 {
-			t.WriteText(&b)
-		}
-	}
-	for _, n := range r.Notes {
-		b.WriteString("* " + n + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

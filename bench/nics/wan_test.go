@@ -304,12 +304,12 @@ func TestWANReportGolden(t *testing.T) {
 	r.Notes = []string{"round 2, flaps: 1 batches failed"}
 	r.settle()
 	var b bytes.Buffer
-	if err := r.WriteText(&b); err != nil {
+	if err := r.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "wan.golden", b.Bytes())
 	dir := t.TempDir()
-	if err := r.write(dir); err != nil {
+	if err := r.document().Write(dir); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "wan.json"))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -113,12 +112,7 @@ func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) 
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
-	lost := r.files().write(cfg.Out)
-	err = errors.Join(err, r.WriteText(cfg.Stdout), lost)
-	if lost == nil {
-		_, e := io.WriteString(cfg.Stdout, r.files().listing(cfg.Out))
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, r.document().Keep(cfg.Stdout, cfg.Out))
 	if err == nil && !r.Sound() {
 		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong, rails counted %d bytes and batches %d", ErrFaults, r.Errors, r.Bad, r.Counted, r.Bytes)
 	}

@@ -1,16 +1,11 @@
 package rail
 
 import (
-	"encoding/csv"
 	"fmt"
-	"image/color"
 	"io"
 	"strconv"
 	"strings"
 	"time"
-
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
 
 	"kvferry/bench/document"
 	"kvferry/internal/config"
@@ -63,32 +58,31 @@ const (
 	samplesFile  = "samples.csv"
 )
 
-func (r *FailoverResult) files() files {
-	return files{{Name: failoverFile, Write: r.WriteJSON}, {Name: samplesFile, Write: r.WriteCSV}, {Name: reportFile, Write: r.WriteHTML}}
+// document is the result as people read it: the rates over time with the faults in them, and the table.
+func (r *FailoverResult) document() *document.Document {
+	all := document.Section{Lines: append([]string{"GB/s over time; at the right the highest"}, r.lines()...), Plots: []document.Plot{r.plot()}, Tables: []document.Table{r.table()}}
+	return &document.Document{
+		Title: "kvbench failover", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: r.remarks(), Sections: []document.Section{all},
+		Data: r, DataName: failoverFile, Extra: []document.File{{Name: samplesFile, Write: r.WriteCSV}},
+	}
 }
-
-// WriteJSON writes all that was recorded.
-func (r *FailoverResult) WriteJSON(w io.Writer) error { return document.WriteJSON(w, r) }
 
 // WriteCSV writes a line a sample: seconds, and for each rail the bytes completed and
 // those posted again so far.
 func (r *FailoverResult) WriteCSV(w io.Writer) error {
-	c := csv.NewWriter(w)
-	head := []string{"seconds"}
+	t := document.Table{Head: []string{"seconds"}}
 	for _, name := range r.Names {
-		head = append(head, name+" bytes", name+" resent")
+		t.Head = append(t.Head, name+" bytes", name+" resent")
 	}
-	_ = c.Write(head) // c.Error has what went wrong
 	for i := range r.Samples {
 		s := &r.Samples[i]
 		row := []string{strconv.FormatFloat(s.At.Seconds(), 'f', 6, 64)}
 		for k := range s.Bytes {
-			row = append(row, strconv.FormatInt(s.Bytes[k], 10), strconv.FormatInt(s.Resent[k], 10))
+			row = append(row, whole(s.Bytes[k]), whole(s.Resent[k]))
 		}
-		_ = c.Write(row)
+		t.Rows = append(t.Rows, row)
 	}
-	c.Flush()
-	return c.Error()
+	return t.WriteCSV(w)
 }
 
 // table is a row a fault.
@@ -98,12 +92,7 @@ func (r *FailoverResult) table() document.Table {
 		Left:  3,
 		Head:  []string{"at", "fault", "rail", "detect", "recovered", "gap", "worst 0.1 s", "resent MB", "then GB/s", "% of ideal", "rail GB/s", "% of its own"},
 	}
-	ms := func(d *time.Duration) string {
-		if d == nil {
-			return "-"
-		}
-		return fmt.Sprintf("%.0f ms", float64(*d)/1e6)
-	}
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.0f ms", float64(d)/1e6) }
 	percent := func(v, of float64) string {
 		if of <= 0 {
 			return "-"
@@ -116,10 +105,10 @@ func (r *FailoverResult) table() document.Table {
 		if f.Action == setRate {
 			what += fmt.Sprintf(" %.3g Gbit/s", f.Rate*8/1e9)
 		}
-		t.Rows = append(t.Rows, []string{
-			fmt.Sprintf("%.3f s", f.At.Seconds()), what, r.Names[f.Rail], ms(f.Detect), ms(f.Recover), ms(&f.Gap), percent(f.Worst, f.Ideal) + " %",
-			fmt.Sprintf("%.2f", float64(f.Resent)/1e6), three(f.After / 1e9), percent(f.After, f.Ideal), three(f.Share / 1e9), percent(f.Share, f.Own),
-		})
+		t.Add(
+			fmt.Sprintf("%.3f s", f.At.Seconds()), what, r.Names[f.Rail], document.Known(f.Detect, ms), document.Known(f.Recover, ms), ms(f.Gap), percent(f.Worst, f.Ideal)+" %",
+			fmt.Sprintf("%.2f", float64(f.Resent)/1e6), three(f.After/1e9), percent(f.After, f.Ideal), three(f.Share/1e9), percent(f.Share, f.Own),
+		)
 	}
 	return t
 }
@@ -183,104 +172,53 @@ func (r *FailoverResult) conditions() []string {
 		config.FormatSize(r.Block), r.Batch, r.Threads, r.Depth, r.Select, config.FormatSize(int64(r.Slice)), config.FormatSize(r.Segment), r.Seed))
 }
 
-// remarks are the verdict and what went wrong, one a line.
-func (r *FailoverResult) remarks() []string {
-	var lines []string
+// remarks are the verdict and what went wrong.
+func (r *FailoverResult) remarks() (notes document.Notes) {
 	if len(r.Recoveries) == 0 {
-		lines = append(lines, "  no fault is known of: --fault or --faults says when they were")
+		notes.Add(document.Info, "no fault is known of: --fault or --faults says when they were")
 	}
 	if r.Errors > 0 {
-		lines = append(lines, fmt.Sprintf("* %d batches failed, the first: %s", r.Errors, r.FirstError))
+		notes.Addf(document.Fault, "%d batches failed, the first: %s", r.Errors, r.FirstError)
 	}
 	switch {
 	case r.Interrupted:
-		lines = append(lines, "* interrupted: nothing was checked")
+		notes.Add(document.Fault, "interrupted: nothing was checked")
 	case r.Checked == 0:
-		lines = append(lines, "* nothing was checked")
+		notes.Add(document.Fault, "nothing was checked")
 	case r.Bad > 0:
-		lines = append(lines, fmt.Sprintf("* %d of %d blocks are wrong, the first: %s", r.Bad, r.Checked, r.BadAt))
+		notes.Addf(document.Fault, "%d of %d blocks are wrong, the first: %s", r.Bad, r.Checked, r.BadAt)
 	default:
-		lines = append(lines, fmt.Sprintf("  nothing lost, nothing twice: %d blocks are those of their last round; %.3f GB in batches, %.3f GB by the rails' count",
-			r.Checked, float64(r.Bytes)/1e9, float64(r.Counted)/1e9))
+		notes.Addf(document.Info, "nothing lost, nothing twice: %d blocks are those of their last round; %.3f GB in batches, %.3f GB by the rails' count",
+			r.Checked, float64(r.Bytes)/1e9, float64(r.Counted)/1e9)
 	}
 	if r.Bytes != r.Counted && r.Errors == 0 && !r.Interrupted {
-		lines = append(lines, fmt.Sprintf("* the rails completed %d bytes and the batches have %d", r.Counted, r.Bytes))
+		notes.Addf(document.Fault, "the rails completed %d bytes and the batches have %d", r.Counted, r.Bytes)
 	}
 	if r.Error != "" {
-		lines = append(lines, "* the run ended early: "+r.Error)
+		notes.Add(document.Fault, "the run ended early: "+r.Error)
 	}
-	return lines
-}
-
-// WriteText prints the conditions, the plot, a row a fault, and the verdict.
-func (r *FailoverResult) WriteText(w io.Writer) error {
-	var b strings.Builder
-	document.WriteLines(&b, r.conditions())
-	b.WriteString("\nGB/s over time; at the right the highest\n")
-	document.WriteLines(&b, r.lines())
-	b.WriteString("\n")
-	if len(r.Recoveries) > 0 {
-		r.table().WriteText(&b)
-	}
-	document.WriteLines(&b, r.remarks())
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// WriteHTML writes report.html: the rates over time with the faults in them, the
-// table and all that was recorded, in a file that loads nothing from elsewhere.
-func (r *FailoverResult) WriteHTML(w io.Writer) error {
-	report := document.Page{
-		Title: "kvbench failover", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
-		Lines: r.remarks(),
-	}
-	p, err := r.plot()
-	if err != nil {
-		return err
-	}
-	report.Sections = []document.Section{{Plots: []*document.Plot{p}, Tables: []document.HTMLTable{r.table().HTML(-1)}}}
-	return report.Write(w, r)
+	return notes
 }
 
 // plotStep is the time that a point of the plot is a mean of.
 const plotStep = 50 * time.Millisecond
 
-func (r *FailoverResult) plot() (*document.Plot, error) {
-	p := document.NewPlot("GB/s over time, by rail and together")
-	p.X.Label.Text = "seconds"
-	end, top := r.Samples.End(), 0.0
-	draw := func(i int, name string, rate func(from, to time.Duration) float64) error {
-		var xy plotter.XYs
+func (r *FailoverResult) plot() document.Plot {
+	end := r.Samples.End()
+	c := document.Chart{Title: "GB/s over time, by rail and together", X: document.Axis{Label: "seconds", Max: max(end.Seconds(), 1)}, Mark: "fault"}
+	add := func(name string, rate func(from, to time.Duration) float64) {
+		one := document.Curve{Name: name}
 		for t := time.Duration(0); t+plotStep <= end; t += plotStep {
-			v := rate(t, t+plotStep) / 1e9
-			xy, top = append(xy, plotter.XY{X: (t + plotStep/2).Seconds(), Y: v}), max(top, v)
+			one.Add((t + plotStep/2).Seconds(), rate(t, t+plotStep)/1e9)
 		}
-		if len(xy) == 0 {
-			return nil
-		}
-		_, err := p.Curve(i, name, xy, false)
-		return err
+		c.Curves = append(c.Curves, one)
 	}
+	add("all", r.together)
 	for k, name := range r.Names {
-		if err := draw(k+1, name, func(a, b time.Duration) float64 { return r.Samples.Rate(k, a, b) }); err != nil {
-			return nil, err
-		}
-	}
-	if err := draw(0, "all", r.together); err != nil {
-		return nil, err
+		add(name, func(a, b time.Duration) float64 { return r.Samples.Rate(k, a, b) })
 	}
 	for i := range r.Recoveries {
-		at := r.Recoveries[i].At.Seconds()
-		line, err := plotter.NewLine(plotter.XYs{{X: at, Y: 0}, {X: at, Y: top * 1.05}})
-		if err != nil {
-			return nil, err
-		}
-		line.Color, line.Dashes = color.Gray{0x55}, []vg.Length{vg.Points(3), vg.Points(3)}
-		p.Add(line)
-		if i == 0 {
-			p.Key("fault", line)
-		}
+		c.Marks = append(c.Marks, r.Recoveries[i].At.Seconds())
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, max(end.Seconds(), 1), 0, max(top*1.1, 1e-9)
-	return p, nil
+	return c
 }

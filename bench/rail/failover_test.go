@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/internal/clock/clocktest"
 	"kvferry/transport"
 )
@@ -60,7 +61,7 @@ func TestFailoverRuns(t *testing.T) {
 			if err != nil || len(rows) != len(r.Samples)+1 || len(rows[1]) != 5 {
 				t.Errorf("%s: %v", samplesFile, err)
 			}
-			text, _ = os.ReadFile(filepath.Join(cfg.Out, reportFile))
+			text, _ = os.ReadFile(filepath.Join(cfg.Out, document.ReportFile))
 			if !bytes.Contains(text, []byte("GB/s over time")) {
 				t.Error("no plot")
 			}
@@ -161,7 +162,7 @@ func TestFailoverGolden(t *testing.T) {
 		r.Samples = append(r.Samples, Sample{At: at, Bytes: []int64{int64(sum[0]), int64(sum[1])}, Resent: make([]int64, 2)})
 	}
 	var b bytes.Buffer
-	if err := r.WriteText(&b); err != nil {
+	if err := r.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join("testdata", "failover.golden")
@@ -173,11 +174,11 @@ func TestFailoverGolden(t *testing.T) {
 	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(b.Bytes(), want) {
 		t.Errorf("%s (-update rewrites it): %v\n%s", path, err, b.Bytes())
 	}
-	if err := r.WriteHTML(&b); err != nil {
+	if err := r.document().WriteHTML(&b); err != nil {
 		t.Error(err)
 	}
 	r.Samples, r.Recoveries = nil, nil
-	if err := errors.Join(r.WriteText(&b), r.WriteHTML(&b)); err != nil {
+	if err := errors.Join(r.document().WriteText(&b), r.document().WriteHTML(&b)); err != nil {
 		t.Errorf("a report of nothing: %v", err)
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"kvferry/internal/config"
 )
 
-// percentile is a figure of n samples as a table shows it: none beyond it makes it no percentile,
+// percentile is a figure of n samples as a table shows it: nothing beyond it makes it no percentile,
 // and a few an uncertain one.
 func percentile(us, p float64, n int64) string {
 	switch beyond := stats.Beyond(n, p); {
 	case beyond < 1:
-		return "-"
+		return ""
 	case beyond < stats.Few:
 		return fmt.Sprintf("%.1f~", us)
 	}
@@ -24,13 +24,14 @@ func percentile(us, p float64, n int64) string {
 }
 
 // legend says what the table's marks are, and what of rows are that are no transfers.
-func (r *Result) legend() (lines []string) {
+func (r *Result) legend() (notes document.Notes) {
 	if slices.ContainsFunc(r.table().Rows, func(row []string) bool {
 		return slices.ContainsFunc(row, func(cell string) bool { return strings.HasSuffix(cell, "~") })
 	}) {
-		lines = append(lines, fmt.Sprintf("  ~: fewer than %d samples lie beyond this percentile; -: none does, or it is not measured (--duration)", stats.Few))
+		notes.Addf(document.Info, "~: fewer than %d samples lie beyond this percentile; -: none does, or it is not measured (--duration)", stats.Few)
 	}
-	return append(lines, r.beside()...)
+	notes.Add(document.Info, r.beside()...)
+	return notes
 }
 
 // latencyTable has a row a point, and below it those of what was measured beside it.
@@ -42,15 +43,15 @@ func (r *Result) latencyTable() document.Table {
 		p := &r.Points[i]
 		l, n := &p.Latency, p.Batches
 		row := []string{
-			p.Op, config.FormatSize(p.Block), r.subject(p), strconv.FormatInt(n, 10),
+			p.Op + p.star(), config.FormatSize(p.Block), r.subject(p), whole(n),
 			fmt.Sprintf("%.1f", l.MinUS), percentile(l.P50US, 50, n), percentile(l.P99US, 99, n), percentile(l.P999US, 99.9, n), fmt.Sprintf("%.1f", l.MaxUS),
-			three(p.GBps), "-", strconv.Itoa(p.Errors), "-", "-",
+			three(p.GBps),
 		}
-		p.found(row, row[10:14])
+		row = append(row, p.found()...)
 		if several {
 			row = append(row, p.shared()...)
 		}
-		t.Rows = append(t.Rows, r.withKV(row, p.Block))
+		t.Add(r.withKV(row, p.Block)...)
 		if i+1 < len(r.Points) && r.Points[i+1].Op == p.Op && r.Points[i+1].Block == p.Block {
 			continue
 		}
@@ -58,24 +59,21 @@ func (r *Result) latencyTable() document.Table {
 			if o.Op != p.Op || o.Block != p.Block || o.Error != "" {
 				continue
 			}
-			row := []string{o.Op, config.FormatSize(o.Block), o.Name, strconv.FormatInt(o.Samples, 10), "-", rank(o.P50US, 50, o.Samples), rank(o.P99US, 99, o.Samples), rank(o.P999US, 99.9, o.Samples), "-", three(o.GBps), "-", "-", "-", "-"}
-			if o.Samples == 0 {
-				row[3] = "-"
+			samples := ""
+			if o.Samples > 0 {
+				samples = whole(o.Samples)
 			}
+			rank := func(us Rank, p float64) string {
+				return document.Known(us, func(v float64) string { return percentile(v, p, o.Samples) })
+			}
+			row := []string{o.Op, config.FormatSize(o.Block), o.Name, samples, "", rank(o.P50US, 50), rank(o.P99US, 99), rank(o.P999US, 99.9), "", three(o.GBps), "", "", "", ""}
 			if several {
-				row = append(row, "1", "-", "-")
+				row = append(row, "1", "", "")
 			}
-			t.Rows = append(t.Rows, r.withKV(row, o.Block))
+			t.Add(r.withKV(row, o.Block)...)
 		}
 	}
 	return t
-}
-
-func rank(us Rank, p float64, n int64) string {
-	if us == nil {
-		return "-"
-	}
-	return percentile(*us, p, n)
 }
 
 // subject is what a point is of: all of it that the run varies besides op and block.
@@ -99,7 +97,7 @@ func (r *Result) subject(p *Point) string {
 // shared are the columns of several initiators.
 func (p *Point) shared() []string {
 	if p.Fairness == nil {
-		return []string{strconv.Itoa(p.Peers), "-", "-"}
+		return []string{strconv.Itoa(p.Peers), "", ""}
 	}
 	return []string{strconv.Itoa(p.Peers), fmt.Sprintf("%.3f", p.Fairness.MinMax), fmt.Sprintf("%.3f", p.Fairness.Jain)}
 }
@@ -121,7 +119,7 @@ func (r *Result) withKV(row []string, block int64) []string {
 // beside says of what the rows are that are no transfers.
 func (r *Result) beside() (lines []string) {
 	for _, o := range r.References {
-		if line := fmt.Sprintf("  %s %s is %s", o.Op, o.Name, o.Of); o.Of != "" && !slices.Contains(lines, line) {
+		if line := fmt.Sprintf("%s %s is %s", o.Op, o.Name, o.Of); o.Of != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}
@@ -129,7 +127,7 @@ func (r *Result) beside() (lines []string) {
 	for _, size := range r.Settings.KV {
 		if !seen[size.Model] {
 			seen[size.Model] = true
-			lines = append(lines, fmt.Sprintf("  KV sizes of %s follow from %s", size.Model, size.Source))
+			lines = append(lines, fmt.Sprintf("KV sizes of %s follow from %s", size.Model, size.Source))
 		}
 	}
 	return lines
@@ -139,6 +137,6 @@ func (r *Result) beside() (lines []string) {
 func (o *Reference) csv(f func(float64) string) []string {
 	return []string{
 		o.Op, strconv.FormatInt(o.Block, 10), "1", "1", "1", "", "", "", strconv.FormatInt(o.Samples, 10), "", f(o.GBps), "", "", "",
-		"", "", known(o.P50US, f), known(o.P99US, f), known(o.P999US, f), "", "", "", "", "", "", "", "", o.Name, "false", "1", "", "",
+		"", "", document.Known(o.P50US, f), document.Known(o.P99US, f), document.Known(o.P999US, f), "", "", "", "", "", "", "", "", o.Name, "false", "1", "", "",
 	}
 }

@@ -1,7 +1,6 @@
 package rail
 
 import (
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -17,59 +16,23 @@ import (
 const (
 	resultsFile = "results.json"
 	csvFile     = "results.csv"
-	reportFile  = "report.html"
 )
 
-// files are what a run leaves in its folder.
-type files []document.File
-
-// write writes them, if there is a folder.
-func (f files) write(dir string) error {
-	if dir == "" {
-		return nil
-	}
-	return document.WriteFiles(dir, f...)
-}
-
-// listing says where they are, if there is a folder.
-func (f files) listing(dir string) string {
-	if dir == "" {
-		return ""
-	}
-	var names []string
-	for _, file := range f {
-		names = append(names, file.Name)
-	}
-	return document.Listing(dir, names...) + "\n"
-}
-
-func (r *Result) files() files {
-	return files{{Name: resultsFile, Write: r.WriteJSON}, {Name: csvFile, Write: r.WriteCSV}, {Name: reportFile, Write: r.WriteHTML}}
-}
-
-// print prints the result; kept says that its files are there.
-func (r *Result) print(cfg *Config, kept bool) error {
+// keep writes the result's files and prints it in the format that was asked for.
+func (r *Result) keep(cfg *Config) error {
+	d, print := r.document(), r.WritePerftest
 	switch cfg.Format {
 	case JSON:
-		return r.WriteJSON(cfg.Stdout)
+		print = func(w io.Writer) error { return document.WriteJSON(w, r) }
 	case CSV:
-		return r.WriteCSV(cfg.Stdout)
+		print = r.WriteCSV
 	case Perftest:
-		return r.WritePerftest(cfg.Stdout)
+	default:
+		return d.Keep(cfg.Stdout, cfg.Out)
 	}
-	err := r.WriteText(cfg.Stdout)
-	if kept {
-		_, e := io.WriteString(cfg.Stdout, r.files().listing(cfg.Out))
-		err = errors.Join(err, e)
-	}
-	return err
+	lost := d.Write(cfg.Out)
+	return errors.Join(print(cfg.Stdout), lost)
 }
-
-// WriteJSON writes all that was recorded.
-func (r *Result) WriteJSON(w io.Writer) error { return document.WriteJSON(w, r) }
-
-// faulty is what a row has a star for.
-func (p *Point) faulty() bool { return p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 }
 
 // line returns a line for a log, in which p is point i of n.
 func (p *Point) line(i, n int) string {
@@ -101,23 +64,21 @@ func (r *Result) table() document.Table {
 	several := r.head(&t)
 	for i := range r.Points {
 		p := &r.Points[i]
-		row := []string{
-			p.Op, config.FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
-			three(p.GBps), "-", fmt.Sprintf("%.0f", p.OpsPerS),
-			percentile(p.Latency.P50US, 50, p.Batches), percentile(p.Latency.P99US, 99, p.Batches), percentile(p.Latency.P999US, 99.9, p.Batches),
-			fmt.Sprintf("%.1f", p.PostUS), "-", strconv.Itoa(p.Errors), "-", "-", shares(p.Rails),
-		}
-		if p.LimitPct != nil {
-			row[8] = fmt.Sprintf("%.1f", *p.LimitPct)
-		}
-		p.found(row, row[14:18])
+		op := p.Op
 		if p.Imm {
-			row[0] += " + immediate"
+			op += " + immediate"
 		}
+		row := []string{
+			op + p.star(), config.FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
+			three(p.GBps), document.Fixed(document.Number(p.LimitPct), 1), fmt.Sprintf("%.0f", p.OpsPerS),
+			percentile(p.Latency.P50US, 50, p.Batches), percentile(p.Latency.P99US, 99, p.Batches), percentile(p.Latency.P999US, 99.9, p.Batches),
+			fmt.Sprintf("%.1f", p.PostUS),
+		}
+		row = append(append(row, p.found()...), shares(p.Rails))
 		if several {
 			row = append(row, p.shared()...)
 		}
-		t.Rows = append(t.Rows, r.withKV(row, p.Block))
+		t.Add(r.withKV(row, p.Block)...)
 	}
 	return t
 }
@@ -133,17 +94,23 @@ func (r *Result) head(t *document.Table) (several bool) {
 	return several
 }
 
-// found fills in CPU time, errors, blocks that were checked and bad ones, and the row's star.
-func (p *Point) found(row, cells []string) {
+// found is CPU time, errors, blocks that were checked and bad ones.
+func (p *Point) found() []string {
+	cpu := ""
 	if p.CPU.Bytes > 0 {
-		cells[0] = three(p.CPU.PerGB)
+		cpu = three(p.CPU.PerGB)
 	}
-	if p.Checked != nil {
-		cells[2], cells[3] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
+	return []string{cpu, strconv.Itoa(p.Errors), document.Known(p.Checked, whole), document.Known(p.Bad, whole)}
+}
+
+func whole(n int64) string { return strconv.FormatInt(n, 10) }
+
+// star marks a row that has faults.
+func (p *Point) star() string {
+	if p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 {
+		return " *"
 	}
-	if p.faulty() {
-		row[0] += " *"
-	}
+	return ""
 }
 
 // shares are what each rail has moved, in percent of all.
@@ -153,7 +120,7 @@ func shares(use []RailUse) string {
 		sum += u.Bytes
 	}
 	if sum == 0 {
-		return "-"
+		return ""
 	}
 	parts := make([]string, len(use))
 	for i, u := range use {
@@ -206,9 +173,8 @@ func (r *Result) conditions() []string {
 	)
 }
 
-// remarks are the faults and notes, one a line.
-func (r *Result) remarks() []string {
-	var lines []string
+// remarks are the faults and notes.
+func (r *Result) remarks() (notes document.Notes) {
 	for i := range r.Points {
 		p := &r.Points[i]
 		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
@@ -222,60 +188,41 @@ func (r *Result) remarks() []string {
 			name += ", with an immediate"
 		}
 		if p.Errors > 0 {
-			lines = append(lines, fmt.Sprintf("* %s: %d batches failed, the first: %s", name, p.Errors, p.Error))
+			notes.Addf(document.Fault, "%s: %d batches failed, the first: %s", name, p.Errors, p.Error)
 		}
 		if p.Bad != nil && *p.Bad > 0 {
-			lines = append(lines, fmt.Sprintf("* %s: %d of %d blocks are wrong, the first: %s", name, *p.Bad, *p.Checked, p.BadAt))
+			notes.Addf(document.Fault, "%s: %d of %d blocks are wrong, the first: %s", name, *p.Bad, *p.Checked, p.BadAt)
 		}
 		switch {
 		case p.Interrupted:
-			lines = append(lines, "* "+name+": interrupted")
+			notes.Add(document.Fault, name+": interrupted")
 		case p.Batches == 0 && p.Errors == 0:
-			lines = append(lines, "* "+name+": no batch ended within the measured time: raise --duration")
+			notes.Add(document.Fault, name+": no batch ended within the measured time: raise --duration")
 		case p.Batches < 20:
-			lines = append(lines, fmt.Sprintf("  %s: %d batches are few: raise --duration or --iters", name, p.Batches))
+			notes.Addf(document.Info, "%s: %d batches are few: raise --duration or --iters", name, p.Batches)
 		}
 		for _, u := range p.Rails {
 			if u.Retries > 0 {
-				lines = append(lines, fmt.Sprintf("  %s: %d slices were sent again over %s", name, u.Retries, u.Name))
+				notes.Addf(document.Info, "%s: %d slices were sent again over %s", name, u.Retries, u.Name)
 			}
 		}
 	}
-	for _, n := range r.Notes {
-		lines = append(lines, "  "+n)
-	}
+	notes.Add(document.Info, r.Notes...)
 	if r.Error != "" {
-		lines = append(lines, "* the run ended early: "+r.Error)
+		notes.Add(document.Fault, "the run ended early: "+r.Error)
 	}
-	return lines
-}
-
-// WriteText prints the conditions, a row a point, and what is to be said of them.
-func (r *Result) WriteText(w io.Writer) error {
-	var b strings.Builder
-	document.WriteLines(&b, r.conditions())
-	b.WriteString("\n")
-	r.table().WriteText(&b)
-	remarks := append(r.legend(), r.remarks()...)
-	document.WriteLines(&b, remarks)
-	if len(remarks) > 0 {
-		b.WriteString("\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return notes
 }
 
 // WriteCSV writes a line a point, with units in the heading's names. Figures that
 // there are none of are empty.
 func (r *Result) WriteCSV(w io.Writer) error {
-	c := csv.NewWriter(w)
-	_ = c.Write([]string{ // c.Error has what went wrong
+	t := document.Table{Head: []string{
 		"op", "block_bytes", "batch", "threads", "depth", "rails", "select", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
 		"latency_min_us", "latency_mean_us", "latency_p50_us", "latency_p99_us", "latency_p99_9_us", "latency_max_us", "post_us", "post_p99_us",
 		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad", "rail_bytes", "of", "immediate", "initiators", "fairness_min_max", "fairness_jain",
-	})
+	}}
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
-	whole := func(n int64) string { return strconv.FormatInt(n, 10) }
 	for i := range r.Points {
 		p := &r.Points[i]
 		cpu, even, jain := "", "", ""
@@ -290,28 +237,19 @@ func (r *Result) WriteCSV(w io.Writer) error {
 			moved = append(moved, fmt.Sprintf("%s=%d", u.Name, u.Bytes))
 		}
 		l := &p.Latency
-		_ = c.Write([]string{
+		t.Rows = append(t.Rows, []string{
 			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select, f(p.Seconds),
-			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), known(p.LimitPct, f), f(p.OpsPerS),
+			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), document.Known(p.LimitPct, f), f(p.OpsPerS),
 			f(l.MinUS), f(l.MeanUS), f(l.P50US), f(l.P99US), f(l.P999US), f(l.MaxUS), f(p.PostUS), f(p.PostP99US),
-			cpu, strconv.Itoa(p.Errors), known(p.Checked, whole), known(p.Bad, whole), strings.Join(moved, " "), "kvferry", strconv.FormatBool(p.Imm), strconv.Itoa(max(p.Peers, 1)), even, jain,
+			cpu, strconv.Itoa(p.Errors), document.Known(p.Checked, whole), document.Known(p.Bad, whole), strings.Join(moved, " "), "kvferry", strconv.FormatBool(p.Imm), strconv.Itoa(max(p.Peers, 1)), even, jain,
 		})
 	}
 	for _, o := range r.References {
 		if o.Error == "" {
-			_ = c.Write(o.csv(f))
+			t.Rows = append(t.Rows, o.csv(f))
 		}
 	}
-	c.Flush()
-	return c.Error()
-}
-
-// known is a figure as it is written, "" of none.
-func known[T any](v *T, text func(T) string) string {
-	if v == nil {
-		return ""
-	}
-	return text(*v)
+	return t.WriteCSV(w)
 }
 
 // perftestMB is the megabyte of perftest's lines.
@@ -335,7 +273,7 @@ func (r *Result) WritePerftest(w io.Writer) error {
 	}
 	b.WriteString(rule)
 	for _, line := range r.remarks() {
-		b.WriteString(" " + line + "\n")
+		b.WriteString(" " + line.String() + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -49,7 +49,7 @@ func fixedResult() *Result {
 func TestReportsGolden(t *testing.T) {
 	r := fixedResult()
 	for name, write := range map[string]func(*bytes.Buffer) error{
-		"report.golden":   func(b *bytes.Buffer) error { return r.WriteText(b) },
+		"report.golden":   func(b *bytes.Buffer) error { return r.document().WriteText(b) },
 		"csv.golden":      func(b *bytes.Buffer) error { return r.WriteCSV(b) },
 		"perftest.golden": func(b *bytes.Buffer) error { return r.WritePerftest(b) },
 	} {
@@ -73,7 +73,7 @@ func TestReportsGolden(t *testing.T) {
 func TestHTML(t *testing.T) {
 	r := fixedResult()
 	var b bytes.Buffer
-	if err := r.WriteHTML(&b); err != nil {
+	if err := r.document().WriteHTML(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"<svg", "GB/s over the block size", "tcp/eth0 at 10.0.0.1:4000", "blocks are wrong", `&#34;block_bytes&#34;: 65536`} {
@@ -82,7 +82,7 @@ func TestHTML(t *testing.T) {
 		}
 	}
 	r.Points = r.Points[:0]
-	if err := r.WriteHTML(&b); err != nil {
+	if err := r.document().WriteHTML(&b); err != nil {
 		t.Errorf("a page of no points: %v", err)
 	}
 }

@@ -47,8 +47,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
-	lost := r.files().write(cfg.Out)
-	err = errors.Join(err, r.print(&cfg, lost == nil), lost)
+	err = errors.Join(err, r.keep(&cfg))
 	if failed, bad := r.Failures(); err == nil && failed+int(bad) > 0 {
 		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong", ErrFaults, failed, bad)
 	}
@@ -113,8 +112,8 @@ func measure(ctx context.Context, cfg *Config, r *Result) error {
 			p, err := s.point(ctx, pl)
 			if p != nil {
 				r.Points = append(r.Points, *p)
-				r.Interrupted = true         // unless Run gets to its end
-				_ = r.files().write(cfg.Out) // the last time's error counts
+				r.Interrupted = true            // unless Run gets to its end
+				_ = r.document().Write(cfg.Out) // the last time's error counts
 				shown.Add(1)
 				shown.Log(p.line(len(r.Points), len(plans)))
 			}

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -53,43 +52,38 @@ func (p *Report) verdict() string {
 	return s
 }
 
-// WriteHTML writes report.html: the runs of one command, which are one, or one of each clock.
-func WriteHTML(w io.Writer, reports ...*Report) error {
-	out := document.Page{Title: title}
+// Document is the runs of one command as people read them: one run, or one of each clock. A tool's layout is
+// what a terminal gets.
+func Document(reports ...*Report) *document.Document {
+	summary := Summary{Rows: []Row{}}
+	d := &document.Document{Title: title}
+	all := document.Section{Name: "Distributions", Plots: distributions(reports)}
+	if len(reports) > 1 {
+		all.Tables = append(all.Tables, Clocks(reports))
+	}
+	d.Sections = append(d.Sections, all)
 	var verdicts []string
 	for _, p := range reports {
-		out.Sub = append(out.Sub, p.heads()...)
-		out.Lines = append(out.Lines, named(reports, p, p.lines())...)
-		verdicts = append(verdicts, named(reports, p, []string{p.verdict()})...)
-	}
-	out.Verdict = strings.Join(verdicts, " ")
-	all := document.Section{Name: "Distributions"}
-	var err error
-	if all.Plots, err = distributions(reports); err != nil {
-		return err
-	}
-	if len(reports) > 1 {
-		all.Tables = append(all.Tables, Clocks(reports).HTML(-1))
-	}
-	out.Sections = append(out.Sections, all)
-	for _, p := range reports {
-		over := document.Section{Name: p.heading("Over the run's time", reports)}
-		if over.Plots, err = p.timelines(); err != nil {
-			return err
+		d.Head = append(d.Head, p.heads()...)
+		verdict := p.verdict()
+		for _, n := range p.remarks() {
+			if len(reports) > 1 {
+				n.Text = p.name() + ": " + n.Text
+			}
+			d.Notes = append(d.Notes, n)
 		}
-		over.Plots = append(over.Plots, p.Plots...)
-		figures := document.Section{Name: p.heading("Figures", reports)}
-		for _, t := range append(p.tables(), p.setupTable()) {
-			figures.Tables = append(figures.Tables, t.HTML(-1))
+		if len(reports) > 1 {
+			verdict = p.name() + ": " + verdict
 		}
-		out.Sections = append(out.Sections, over, figures)
+		verdicts = append(verdicts, verdict)
+		d.Sections = append(d.Sections,
+			document.Section{Name: p.heading("Over the run's time", reports), Plots: append(p.timelines(), p.Plots...)},
+			document.Section{Name: p.heading("Figures", reports), Tables: append(p.tables(), p.setupTable())})
+		summary.Rows = append(summary.Rows, p.Row())
+		summary.Config, summary.Machine = p.Setup.Config, p.Setup.Machine
 	}
-	var record Summary
-	for _, p := range reports {
-		record.Rows = append(record.Rows, p.Row())
-		record.Config, record.Machine = p.Setup.Config, p.Setup.Machine
-	}
-	return out.Write(w, record)
+	d.Verdict, d.Data = strings.Join(verdicts, "\n"), summary
+	return d
 }
 
 // heading has the clock's name where there are several.
@@ -98,23 +92,6 @@ func (p *Report) heading(text string, reports []*Report) string {
 		return text + " (" + p.name() + ")"
 	}
 	return text
-}
-
-// named puts the clock's name into lines where there are several, behind the mark that a page sorts
-// its lines by: * of a fault, ~ of a disturbance.
-func named(reports []*Report, p *Report, lines []string) []string {
-	if len(reports) < 2 {
-		return lines
-	}
-	var out []string
-	for _, line := range lines {
-		mark := ""
-		if strings.HasPrefix(line, "* ") || strings.HasPrefix(line, "~ ") {
-			mark, line = line[:2], line[2:]
-		}
-		out = append(out, mark+p.name()+": "+strings.TrimSpace(line))
-	}
-	return out
 }
 
 // Clocks sets the runs of one command side by side: one row a figure, and how far each run is from
@@ -132,20 +109,20 @@ func Clocks(reports []*Report) document.Table {
 		row := []string{f.label}
 		for j, p := range reports {
 			v := p.M.figures()[i].value
-			row = append(row, fixed(v, 2))
+			row = append(row, document.Fixed(v, 2))
 			if j > 0 {
 				row = append(row, difference(v, f.value))
 			}
 		}
-		t.Rows = append(t.Rows, row)
+		t.Add(row...)
 	}
 	return t
 }
 
-// difference is of v from base in percent; a dash where base is 0.
+// difference is of v from base in percent; nothing where base is 0.
 func difference(v, base float64) string {
 	if base == 0 {
-		return "-"
+		return ""
 	}
 	return fmt.Sprintf("%+.1f%%", 100*(v/base-1))
 }
@@ -168,30 +145,4 @@ func (m *Metrics) figures() []labelled {
 		list = append(list, labelled{"mean " + l.label + " (ms)", s.Mean}, labelled{"median " + l.label + " (ms)", s.Median}, labelled{"P99 " + l.label + " (ms)", s.P99})
 	}
 	return list
-}
-
-// WriteMarkdown writes table.md: the same without plots.
-func WriteMarkdown(w io.Writer, reports ...*Report) error {
-	var b strings.Builder
-	b.WriteString("# " + title + "\n\n")
-	if len(reports) > 1 {
-		Clocks(reports).WriteMarkdown(&b)
-	}
-	for _, p := range reports {
-		b.WriteString("## " + p.heading("Run", reports) + "\n\n")
-		document.WriteLines(&b, p.heads())
-		b.WriteString("\n" + p.verdict() + "\n\n")
-		if lines := p.lines(); len(lines) > 0 {
-			b.WriteString("### Faults (*), disturbances (~) and notes\n\n")
-			for _, line := range lines {
-				b.WriteString("- " + strings.TrimSpace(strings.Replace(line, "* ", "\\* ", 1)) + "\n")
-			}
-			b.WriteString("\n")
-		}
-		for _, t := range append(p.tables(), p.setupTable()) {
-			t.WriteMarkdown(&b)
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

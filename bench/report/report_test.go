@@ -224,7 +224,7 @@ func TestTable(t *testing.T) {
 	run := golden(t, "mixed", "openai")
 	run.Command, run.Label = []string{"kvbench", "serve"}, "measured; the server is not known"
 	var b bytes.Buffer
-	if err := WriteMarkdown(&b, New(run)); err != nil {
+	if err := Document(New(run)).WriteMarkdown(&b); err != nil {
 		t.Fatal(err)
 	}
 	documenttest.Golden(t, "table.golden", b.Bytes())
@@ -240,7 +240,7 @@ func TestFiles(t *testing.T) {
 	virtual := *golden(t, "plain", "openai")
 	virtual.Clock = ClockVirtual
 	dir := t.TempDir()
-	if err := document.WriteFiles(dir, Files(New(run), New(&virtual))...); err != nil {
+	if err := document.WriteFiles(dir, Document(New(run), New(&virtual)).Files()...); err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) []byte {
@@ -259,7 +259,7 @@ func TestFiles(t *testing.T) {
 			Faults  []string
 		}
 	}
-	if err := json.Unmarshal(read(SummaryFile), &s); err != nil {
+	if err := json.Unmarshal(read(document.SummaryFile), &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Rows) != 2 || s.Rows[1].Clock != ClockVirtual || s.Rows[0].Steady["sent"] != 3 || s.Rows[0].Rate != 8.0 || len(s.Rows[0].Faults) != 2 {
@@ -271,7 +271,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("no %s in a row's metrics", f.Key)
 		}
 	}
-	html := string(read(ReportFile))
+	html := string(read(document.ReportFile))
 	if n := strings.Count(html, "<svg"); n != 4+4+4 {
 		t.Errorf("%d plots", n)
 	}
@@ -283,7 +283,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("no %q in the page", want)
 		}
 	}
-	if !strings.Contains(string(read(TableFile)), "### Side by side") {
+	if !strings.Contains(string(read(document.TableFile)), "### Side by side") {
 		t.Error("no table of both clocks")
 	}
 }
@@ -291,7 +291,7 @@ func TestFiles(t *testing.T) {
 // TestEmpty: a run without a request, and one without a success, have all files too.
 func TestEmpty(t *testing.T) {
 	for _, r := range []*Run{{Setup: Setup{Clock: ClockReal}}, golden(t, "failed", "openai")} {
-		if err := document.WriteFiles(t.TempDir(), Files(New(r))...); err != nil {
+		if err := document.WriteFiles(t.TempDir(), Document(New(r)).Files()...); err != nil {
 			t.Error(err)
 		}
 		if _, err := NewVLLM(r).JSON(true); err != nil {
@@ -384,7 +384,7 @@ func TestRunOfYears(t *testing.T) {
 	if p := New(r); p.M.PeakOutput != 1 || p.M.MaxConcurrency != 1 {
 		t.Errorf("%v tokens in a second, %d requests at once", p.M.PeakOutput, p.M.MaxConcurrency)
 	}
-	for _, f := range Files(New(r)) {
+	for _, f := range Document(New(r)).Files() {
 		if err := f.Write(io.Discard); err != nil {
 			t.Errorf("%s: %v", f.Name, err)
 		}

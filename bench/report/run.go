@@ -38,7 +38,7 @@ type Run struct {
 	Faults      []string             // what makes the run's figures unusable
 	Notes       []string             // what qualifies them, beside what the report sees itself
 	Tables      []document.Table     // more figures: the server's own beside the client's
-	Plots       []*document.Plot     // and curves, for report.html
+	Plots       []document.Plot      // and curves, for report.html
 	Server      any                  // the same for summary.json
 }
 

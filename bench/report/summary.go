@@ -11,13 +11,6 @@ import (
 	"kvferry/bench/observe"
 )
 
-// Names of the files in a result folder, beside document.RecordsFile.
-const (
-	SummaryFile = "summary.json"
-	TableFile   = "table.md"
-	ReportFile  = "report.html"
-)
-
 // A Summary is summary.json.
 type Summary struct {
 	Rows    []Row `json:"rows"`
@@ -78,39 +71,14 @@ func infinite(v float64) any {
 	return v
 }
 
-// Write writes summary.json of any number of runs that were one command: a run, or the real
-// and the virtual clock's.
-func Write(w io.Writer, reports ...*Report) error {
-	s := Summary{Rows: []Row{}}
-	for _, p := range reports {
-		s.Rows = append(s.Rows, p.Row())
-		s.Config, s.Machine = p.Setup.Config, p.Setup.Machine
-	}
-	return document.WriteJSON(w, s)
-}
-
-// Files are those that are functions of the records, of one command's runs.
-func Files(reports ...*Report) []document.File {
-	return []document.File{
-		{Name: SummaryFile, Write: func(w io.Writer) error { return Write(w, reports...) }},
-		{Name: TableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, reports...) }},
-		{Name: ReportFile, Write: func(w io.Writer) error { return WriteHTML(w, reports...) }},
-	}
-}
-
-// lines are faults, what casts doubt, and notes, marked as document.Page has them.
-func (p *Report) lines() []string {
-	var lines []string
-	for _, f := range p.faults {
-		lines = append(lines, "* "+f)
-	}
+// remarks are faults, what casts doubt, and notes.
+func (p *Report) remarks() (notes document.Notes) {
+	notes.Add(document.Fault, p.faults...)
 	if p.disturbed() {
-		lines = append(lines, "~ the client's machine was disturbed: "+p.Disturbance.String())
+		notes.Add(document.Doubt, "the client's machine was disturbed: "+p.Disturbance.String())
 	}
-	for _, n := range p.notes {
-		lines = append(lines, "  "+n)
-	}
-	return lines
+	notes.Add(document.Info, p.notes...)
+	return notes
 }
 
 // tables are all tables of a run but that of its setup.
@@ -119,21 +87,9 @@ func (p *Report) tables() []document.Table {
 	if p.Steady != nil {
 		tables = append(tables, p.Steady.Table)
 	}
-	if t, ok := p.failureTable(); ok {
-		tables = append(tables, t)
-	}
-	tables = append(tables, p.Tables...)
-	if t, ok := p.M.stageTable(); ok {
-		tables = append(tables, t)
-	}
-	tables = append(tables, p.groupTables()...)
-	if t, ok := p.machineTable(); ok {
-		tables = append(tables, t)
-	}
-	if t := p.slowestTable(); len(t.Rows) > 0 {
-		tables = append(tables, t)
-	}
-	return tables
+	tables = append(append(tables, p.failureTable()), p.Tables...)
+	tables = append(append(tables, p.M.stageTable()), p.groupTables()...)
+	return append(tables, p.machineTable(), p.slowestTable())
 }
 
 // WriteNotes prints what stands below a tool's report on a terminal: faults and notes, and
@@ -146,15 +102,9 @@ func (p *Report) WriteNotes(w io.Writer) error {
 	if p.Cluster != "" {
 		b.WriteString("cluster: " + p.Cluster + "\n")
 	}
-	for _, line := range p.lines() {
-		switch {
-		case strings.HasPrefix(line, "* "):
-			b.WriteString("fault: " + line[2:] + "\n")
-		case strings.HasPrefix(line, "~ "):
-			b.WriteString("disturbed: " + line[2:] + "\n")
-		default:
-			b.WriteString("note: " + line[2:] + "\n")
-		}
+	for _, n := range p.remarks() {
+		kind := map[document.Level]string{document.Fault: "fault: ", document.Doubt: "disturbed: ", document.Info: "note: "}[n.Level]
+		b.WriteString(kind + n.Text + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

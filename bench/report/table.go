@@ -37,19 +37,11 @@ func (m *Metrics) latencyTable() document.Table {
 		}
 		row := []string{l.label}
 		for _, v := range []float64{s.Mean, s.Median, s.P90, s.P95, s.P99, s.Max, s.Std} {
-			row = append(row, fixed(v, 2))
+			row = append(row, document.Fixed(v, 2))
 		}
-		t.Rows = append(t.Rows, append(row, strconv.Itoa(s.Values)))
+		t.Add(append(row, strconv.Itoa(s.Values))...)
 	}
 	return t
-}
-
-// fixed has n decimals, and none of a number that is not one.
-func fixed(v float64, n int) string {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return "-"
-	}
-	return strconv.FormatFloat(v, 'f', n, 64)
 }
 
 // A column is a figure with its name above it.
@@ -57,26 +49,28 @@ type column struct{ head, value string }
 
 // oneRow is a table of figures that are one of each.
 func oneRow(title string, columns []column) document.Table {
-	t := document.Table{Title: title, Rows: [][]string{nil}}
+	t := document.Table{Title: title}
+	var row []string
 	for _, c := range columns {
-		t.Head, t.Rows[0] = append(t.Head, c.head), append(t.Rows[0], c.value)
+		t.Head, row = append(t.Head, c.head), append(row, c.value)
 	}
+	t.Add(row...)
 	return t
 }
 
 // rateTable is what the run came to a second.
 func (m *Metrics) rateTable() document.Table {
 	columns := []column{
-		{"duration (s)", fixed(m.DurationS, 2)},
-		{"requests/s", fixed(m.RequestThroughput, 2)},
-		{"input tokens/s", fixed(per(float64(m.InputTokens), m.DurationS), 1)},
-		{"output tokens/s", fixed(m.OutputThroughput, 1)},
-		{"most output tokens in 1 s", fixed(m.PeakOutput, 0)},
-		{"in flight, mean", fixed(m.Concurrency, 2)},
+		{"duration (s)", document.Fixed(m.DurationS, 2)},
+		{"requests/s", document.Fixed(m.RequestThroughput, 2)},
+		{"input tokens/s", document.Fixed(per(float64(m.InputTokens), m.DurationS), 1)},
+		{"output tokens/s", document.Fixed(m.OutputThroughput, 1)},
+		{"most output tokens in 1 s", document.Fixed(m.PeakOutput, 0)},
+		{"in flight, mean", document.Fixed(m.Concurrency, 2)},
 		{"in flight, most", strconv.Itoa(m.MaxConcurrency)},
 	}
 	if m.Goodput != nil {
-		columns = append(columns, column{"goodput (requests/s)", fixed(*m.Goodput, 2)}, column{"kept the SLO (%)", fixed(100**m.Attained, 1)})
+		columns = append(columns, column{"goodput (requests/s)", document.Fixed(*m.Goodput, 2)}, column{"kept the SLO (%)", document.Fixed(100**m.Attained, 1)})
 	}
 	return oneRow("Throughput", columns)
 }
@@ -95,7 +89,7 @@ func (m *Metrics) countTable() document.Table {
 	add("cached input tokens", m.CachedTokens)
 	if n := m.Migrations; n > 0 {
 		columns = append(columns, column{"went on elsewhere", strconv.FormatInt(n, 10)},
-			column{"MB moved for that", fixed(float64(m.MigratedBytes)/1e6, 1)}, column{"mean pause (ms)", fixed(float64(m.MigrationPauseUS)/1e3/float64(n), 2)})
+			column{"MB moved for that", document.Fixed(float64(m.MigratedBytes)/1e6, 1)}, column{"mean pause (ms)", document.Fixed(float64(m.MigrationPauseUS)/1e3/float64(n), 2)})
 	}
 	for _, by := range slices.Sorted(maps.Keys(m.CountedBy)) {
 		add("counted by "+by, m.CountedBy[by])
@@ -129,19 +123,15 @@ func (r *Run) slowestTable() document.Table {
 		for g := range rec.ITL() {
 			gap = max(gap, g)
 		}
-		ms := func(seconds float64) string { return fixed(seconds*1e3, 1) }
+		ms := func(seconds float64) string { return document.Fixed(seconds*1e3, 1) }
 		row := []string{
-			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), fixed(rec.Intended, 2), strconv.Itoa(rec.Input()), strconv.Itoa(rec.Output()),
+			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), document.Fixed(rec.Intended, 2), strconv.Itoa(rec.Input()), strconv.Itoa(rec.Output()),
 			ms(rec.E2EL() + rec.Sent - rec.Intended), ms(max(rec.Room-rec.Intended, 0)), ms(rec.Late()), ms(rec.TTFT()), ms(rec.E2EL() - rec.TTFT()), ms(gap),
 		}
 		for _, i := range shown {
-			cell := "-"
-			if rec.Breakdown != nil {
-				cell = fixed(stages(rec.Breakdown)[i], 1)
-			}
-			row = append(row, cell)
+			row = append(row, document.Known(rec.Breakdown, func(b client.Breakdown) string { return document.Fixed(stages(&b)[i], 1) }))
 		}
-		t.Rows = append(t.Rows, row)
+		t.Add(row...)
 	}
 	return t
 }
@@ -177,42 +167,39 @@ func shortened(text string, n int) string {
 	return text
 }
 
-// stageTable is the mean request by the server's account; false where it gives none.
-func (m *Metrics) stageTable() (document.Table, bool) {
+// stageTable is the mean request by the server's account; it has no rows where it gives none.
+func (m *Metrics) stageTable() document.Table {
 	if m.Stages == nil {
-		return document.Table{}, false
+		return document.Table{}
 	}
-	t := document.Table{Title: "Where the mean request's time went, by the server (ms)"}
-	row := []string{}
+	var columns []column
 	for i, name := range client.StageNames {
-		t.Head = append(t.Head, name)
-		row = append(row, fixed(*m.Stages.Parts()[i], 2))
+		columns = append(columns, column{name, document.Fixed(*m.Stages.Parts()[i], 2)})
 	}
-	t.Rows = [][]string{row}
-	return t, true
+	return oneRow("Where the mean request's time went, by the server (ms)", columns)
 }
 
-// machineTable is what else the client's machine did; false where nobody looked.
-func (r *Run) machineTable() (document.Table, bool) {
+// machineTable is what else the client's machine did; it has no rows where nobody looked.
+func (r *Run) machineTable() document.Table {
 	d := r.Disturbance
 	if d == nil {
-		return document.Table{}, false
+		return document.Table{}
 	}
 	columns := []column{
-		{"timers late, mean (ms)", fixed(d.LateMeanMS, 2)},
-		{"P99", fixed(d.LateP99MS, 2)},
-		{"max", fixed(d.LateMaxMS, 2)},
-		{"over 5 ms late (%)", fixed(d.LateTimersPct, 2)},
+		{"timers late, mean (ms)", document.Fixed(d.LateMeanMS, 2)},
+		{"P99", document.Fixed(d.LateP99MS, 2)},
+		{"max", document.Fixed(d.LateMaxMS, 2)},
+		{"over 5 ms late (%)", document.Fixed(d.LateTimersPct, 2)},
 	}
 	if c := d.CPU; c != nil {
-		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvbench (%)", fixed(c.OwnPct, 1)},
-			column{"by others (%)", fixed(c.OthersPct, 1)}, column{"stolen (%)", fixed(c.StealPct, 1)})
+		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvbench (%)", document.Fixed(c.OwnPct, 1)},
+			column{"by others (%)", document.Fixed(c.OthersPct, 1)}, column{"stolen (%)", document.Fixed(c.StealPct, 1)})
 	}
 	verdict := "no"
 	if r.disturbed() {
 		verdict = "yes"
 	}
-	return oneRow("The client's machine meanwhile", append(columns, column{"disturbed", verdict})), true
+	return oneRow("The client's machine meanwhile", append(columns, column{"disturbed", verdict}))
 }
 
 // groupTables are the figures by adapter and by server, where there are several.
@@ -241,23 +228,23 @@ func (r *Run) groupTables() []document.Table {
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			m := by[name].Metrics()
 			ttft, e2el := m.Latencies[nameTTFT], m.Latencies[nameE2EL]
-			t.Rows = append(t.Rows, []string{
+			t.Add(
 				name, strconv.Itoa(len(by[name].Records)), strconv.Itoa(m.Failed), strconv.Itoa(m.GeneratedTokens),
-				fixed(ttft.Mean, 1), fixed(ttft.P99, 1), fixed(m.Latencies[nameTPOT].Mean, 2), fixed(e2el.Mean, 1), fixed(e2el.P99, 1),
-			})
+				document.Fixed(ttft.Mean, 1), document.Fixed(ttft.P99, 1), document.Fixed(m.Latencies[nameTPOT].Mean, 2), document.Fixed(e2el.Mean, 1), document.Fixed(e2el.P99, 1),
+			)
 		}
 		tables = append(tables, t)
 	}
 	return tables
 }
 
-// failureTable is why requests failed; false if none did.
-func (r *Run) failureTable() (document.Table, bool) {
+// failureTable is why requests failed.
+func (r *Run) failureTable() document.Table {
 	t := document.Table{Title: "Failed requests", Left: 1, Head: []string{"reason", "requests", "first"}}
 	for _, f := range r.failures() {
-		t.Rows = append(t.Rows, []string{shortened(f.reason, 120), strconv.Itoa(f.count), strconv.Itoa(f.first)})
+		t.Add(shortened(f.reason, 120), strconv.Itoa(f.count), strconv.Itoa(f.first))
 	}
-	return t, len(t.Rows) > 0
+	return t
 }
 
 // setupTable is what was run.
@@ -265,7 +252,7 @@ func (r *Run) setupTable() document.Table {
 	t := document.Table{Title: "What was run", Left: 2, Head: []string{"", ""}}
 	add := func(name, value string) {
 		if value != "" {
-			t.Rows = append(t.Rows, []string{name, value})
+			t.Add(name, value)
 		}
 	}
 	add("server", r.asked())

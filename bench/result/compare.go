@@ -34,7 +34,7 @@ import (
 	"math"
 	"slices"
 
-	"kvferry/bench/report"
+	"kvferry/bench/document"
 )
 
 // A comparison is compare.json: groups of results that are compared with one another.
@@ -134,7 +134,7 @@ const (
 // A latencyDistribution is a latency's values in each result.
 type latencyDistribution struct {
 	label  string
-	curves []report.Distribution
+	curves []document.Distribution
 }
 
 // compare compares results with their first. Values are sorted once for each result and latency,
@@ -159,7 +159,7 @@ func (c *comparison) compare(name string, results []Run) group {
 		for i := range results {
 			a, b := pools[0][l.name], pools[i][l.name]
 			if b != nil {
-				d.curves = append(d.curves, report.Distribution{Name: letter(i), Values: b.sorted})
+				d.curves = append(d.curves, document.Distribution{Name: letter(i), Values: b.sorted})
 			}
 			if i > 0 && a != nil && b != nil {
 				found[l.name][i] = intervals(a, b, paired(&results[0], &results[i]), c.Confidence, draws(c.Draws, a, b), c.Seed)

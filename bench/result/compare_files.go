@@ -10,16 +10,11 @@ import (
 	"strings"
 
 	"kvferry/bench/document"
-	"kvferry/bench/report"
 	"kvferry/internal/config"
 )
 
-// Names of the files in the folder of a comparison.
-const (
-	compareFile = "compare.json"
-	tableFile   = "table.md"
-	reportFile  = "report.html"
-)
+// compareFile is the comparison in its folder.
+const compareFile = "compare.json"
 
 // CompareConfig names the results to compare, and configures the intervals of their differences.
 type CompareConfig struct {
@@ -57,23 +52,7 @@ func Compare(cfg CompareConfig) error {
 		bad.Check("Paths", err)
 		return bad.Err("compare.Config")
 	}
-	if err := c.WriteText(cfg.Stdout); err != nil || cfg.Out == "" {
-		return err
-	}
-	if err := document.WriteFiles(cfg.Out, c.Files()...); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(cfg.Stdout, document.Listing(cfg.Out, compareFile, tableFile, reportFile))
-	return err
-}
-
-// Files are those of a folder.
-func (c *comparison) Files() []document.File {
-	return []document.File{
-		{Name: compareFile, Write: func(w io.Writer) error { return document.WriteJSON(w, c) }},
-		{Name: tableFile, Write: c.WriteMarkdown},
-		{Name: reportFile, Write: c.WriteHTML},
-	}
+	return c.document().Keep(cfg.Stdout, cfg.Out)
 }
 
 // intervalName is the head of the column of intervals: "95 % interval".
@@ -95,7 +74,7 @@ func (c *comparison) tables(g *group) []document.Table {
 			for _, v := range row.Values {
 				cells = append(cells, valueText(v))
 			}
-			t.Rows = append(t.Rows, cells)
+			t.Add(cells...)
 		}
 		tables = append(tables, t)
 	}
@@ -106,7 +85,7 @@ func (c *comparison) tables(g *group) []document.Table {
 		}
 		for _, row := range g.Rows {
 			if row.Values[0] != nil || row.Values[i+1] != nil {
-				t.Rows = append(t.Rows, append([]string{row.Label, valueText(row.Values[0]), valueText(row.Values[i+1])}, row.Against[i].cells()...))
+				t.Add(append([]string{row.Label, valueText(row.Values[0]), valueText(row.Values[i+1])}, row.Against[i].cells()...)...)
 			}
 		}
 		tables = append(tables, t)
@@ -138,11 +117,11 @@ func (g *group) without(i int) []string {
 // cells are the difference, its interval and the verdict.
 func (d *difference) cells() []string {
 	if d.Percent == nil {
-		return []string{"-", "-", ""}
+		return nil
 	}
 	percent := signed(*d.Percent) + "%"
 	if d.Low == nil {
-		return []string{percent, "-", ""}
+		return []string{percent}
 	}
 	return []string{percent, signed(*d.Low) + " to " + signed(*d.High), d.words()}
 }
@@ -167,7 +146,7 @@ func signed(v float64) string {
 func valueText(v *float64) string {
 	switch {
 	case v == nil:
-		return "-"
+		return ""
 	case *v == math.Trunc(*v) && math.Abs(*v) < 1e12:
 		return strconv.FormatFloat(*v, 'f', 0, 64)
 	}
@@ -176,7 +155,7 @@ func valueText(v *float64) string {
 
 // setupTable is what was run, where any result says so.
 func (g *group) setupTable() document.Table {
-	t := document.Table{Title: "What was run", Left: len(g.Results) + 1, Head: []string{""}}
+	t := document.Table{Title: "What was run", Left: len(g.Results) + 1, Head: []string{""}, Detail: true}
 	for _, r := range g.Results {
 		t.Head = append(t.Head, r.Name)
 	}
@@ -188,7 +167,7 @@ func (g *group) setupTable() document.Table {
 			row = append(row, text)
 		}
 		if some {
-			t.Rows = append(t.Rows, row)
+			t.Add(row...)
 		}
 	}
 	add("result", func(s *side) string { return s.Source })
@@ -227,58 +206,16 @@ func (g *group) verdicts() []string {
 	return sentences
 }
 
-// lines are what is said of a group beside its tables: what was not alike, then what has no
+// notes are what is said of a group beside its tables: what was not alike, then what has no
 // interval.
-func (g *group) lines() []string {
-	var lines []string
-	for _, d := range g.Differs {
-		lines = append(lines, "~ "+d)
-	}
+func (g *group) notes() (notes document.Notes) {
+	notes.Add(document.Doubt, g.Differs...)
 	for i, r := range g.Results[1:] {
 		for _, why := range g.without(i) {
-			lines = append(lines, "  "+r.Name+" against "+letter(0)+": "+why)
+			notes.Add(document.Info, r.Name+" against "+letter(0)+": "+why)
 		}
 	}
-	return lines
-}
-
-// alone names the results that were not compared; "" if there is none.
-func (c *comparison) alone() string {
-	if len(c.Alone) == 0 {
-		return ""
-	}
-	return "not compared, for not every file has it: " + strings.Join(c.Alone, ", ")
-}
-
-// WriteText prints the comparison for a terminal.
-func (c *comparison) WriteText(w io.Writer) error {
-	var b strings.Builder
-	for i := range c.Groups {
-		g := &c.Groups[i]
-		if g.Name != "" {
-			b.WriteString("== " + g.Name + "\n")
-		}
-		for _, r := range g.Results {
-			fmt.Fprintf(&b, "%s = %s (%s, %d requests listed)\n", r.Name, r.Source, r.Tool, r.Requests)
-		}
-		b.WriteString("\n")
-		for _, t := range c.tables(g) {
-			t.WriteText(&b)
-		}
-		for _, line := range g.lines() {
-			b.WriteString(strings.TrimSpace(line) + "\n")
-		}
-		for _, v := range g.verdicts() {
-			b.WriteString(v + "\n")
-		}
-		b.WriteString("\n")
-	}
-	if text := c.alone(); text != "" {
-		b.WriteString(text + "\n")
-	}
-	b.WriteString(c.how() + "\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+	return notes
 }
 
 // how says what the intervals are.
@@ -287,71 +224,35 @@ func (c *comparison) how() string {
 		c.Draws, c.Seed, 100*c.Confidence)
 }
 
-// WriteMarkdown writes table.md.
-func (c *comparison) WriteMarkdown(w io.Writer) error {
-	var b strings.Builder
-	b.WriteString("# kvbench compare\n\n" + c.how() + "\n\n")
-	if text := c.alone(); text != "" {
-		b.WriteString(text + "\n\n")
+// document is the comparison as people read it, with the distributions of all results in one plot.
+func (c *comparison) document() *document.Document {
+	d := &document.Document{Title: "kvbench compare", Data: c, DataName: compareFile}
+	if len(c.Alone) > 0 {
+		d.Notes.Add(document.Doubt, "not compared, for not every file has it: "+strings.Join(c.Alone, ", "))
 	}
-	for i := range c.Groups {
-		g := &c.Groups[i]
-		if g.Name != "" {
-			b.WriteString("## " + g.Name + "\n\n")
-		}
-		for _, v := range g.verdicts() {
-			b.WriteString(v + "\n\n")
-		}
-		for _, line := range g.lines() {
-			b.WriteString("- " + strings.TrimSpace(line) + "\n")
-		}
-		b.WriteString("\n")
-		for _, t := range append([]document.Table{g.setupTable()}, c.tables(g)...) {
-			t.WriteMarkdown(&b)
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// WriteHTML writes report.html: the same with the distributions of all results in one plot.
-func (c *comparison) WriteHTML(w io.Writer) error {
-	out := document.Page{Title: "kvbench compare", Sub: []string{c.how()}}
-	if text := c.alone(); text != "" {
-		out.Lines = append(out.Lines, "~ "+text)
-	}
+	var verdicts []string
 	for i := range c.Groups {
 		g := &c.Groups[i]
 		prefix := ""
 		if g.Name != "" {
 			prefix = g.Name + ": "
 		}
-		for _, line := range g.lines() {
-			out.Lines = append(out.Lines, line[:2]+prefix+line[2:])
+		s := document.Section{Name: g.Name, Tables: append([]document.Table{g.setupTable()}, c.tables(g)...)}
+		for _, r := range g.Results {
+			s.Lines = append(s.Lines, fmt.Sprintf("%s = %s (%s, %d requests listed)", r.Name, r.Source, r.Tool, r.Requests))
+		}
+		for _, l := range g.distributions {
+			s.Plots = append(s.Plots, document.CDF(l.label+", cumulative share", "ms", l.curves, 0))
+		}
+		d.Sections = append(d.Sections, s)
+		for _, n := range g.notes() {
+			d.Notes.Add(n.Level, prefix+n.Text)
 		}
 		for _, v := range g.verdicts() {
-			out.Verdict += prefix + v + " "
+			verdicts = append(verdicts, prefix+v)
 		}
-		if i == 0 || g.Name == "" { // the others are of the same folders
-			for _, r := range g.Results {
-				out.Sub = append(out.Sub, r.Name+" = "+r.Source)
-			}
-		}
-		s := document.Section{Name: g.Name}
-		for _, d := range g.distributions {
-			p, err := report.DistributionPlot(d.label+", cumulative share", "ms", d.curves, 0)
-			if err != nil {
-				return err
-			}
-			if p != nil {
-				s.Plots = append(s.Plots, p)
-			}
-		}
-		for _, t := range append([]document.Table{g.setupTable()}, c.tables(g)...) {
-			s.Tables = append(s.Tables, t.HTML(-1))
-		}
-		out.Sections = append(out.Sections, s)
 	}
-	out.Verdict = strings.TrimSpace(out.Verdict)
-	return out.Write(w, c)
+	d.Notes.Add(document.Info, c.how())
+	d.Verdict = strings.Join(verdicts, "\n")
+	return d
 }

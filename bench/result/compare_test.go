@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/bench/document"
 	"kvferry/bench/document/documenttest"
 )
 
@@ -188,11 +189,11 @@ func TestRun(t *testing.T) {
 	if err != nil || len(c.Groups) != 1 || len(c.Groups[0].Results) != 3 || c.Groups[0].Rows[0].Values[2] == nil {
 		t.Errorf("%+v, %v", c, err)
 	}
-	html, err := os.ReadFile(filepath.Join(out, reportFile))
+	html, err := os.ReadFile(filepath.Join(out, document.ReportFile))
 	if err != nil || strings.Count(string(html), "<svg") != 3 || !strings.Contains(string(html), "What was run") {
 		t.Errorf("%d plots, %v", strings.Count(string(html), "<svg"), err)
 	}
-	if table, err := os.ReadFile(filepath.Join(out, tableFile)); err != nil || !strings.Contains(string(table), "### C against A") {
+	if table, err := os.ReadFile(filepath.Join(out, document.TableFile)); err != nil || !strings.Contains(string(table), "### C against A") {
 		t.Errorf("%v", err)
 	}
 
@@ -233,7 +234,7 @@ func TestNotComparable(t *testing.T) {
 				t.Fatal(err)
 			}
 			var text bytes.Buffer
-			if err := comparison.WriteText(&text); err != nil {
+			if err := comparison.document().WriteText(&text); err != nil {
 				t.Fatal(err)
 			}
 			for _, want := range c.want {

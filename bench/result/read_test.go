@@ -156,7 +156,7 @@ func TestReadFolder(t *testing.T) {
 		}
 	}
 	folder.Record(line{report.ClockReal, client.Record{Index: 100, Status: client.StatusFailed, Error: "no"}})
-	folder.Save(report.Files(reports...)...)
+	folder.Save(report.Document(reports...).Files()...)
 	if err := folder.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvferry/bench/report"
+	"kvferry/bench/document"
 	"kvferry/bench/simulation"
 	"kvferry/engine"
 	"kvferry/placement"
@@ -33,7 +33,7 @@ func TestModelIsNamed(t *testing.T) {
 	if err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(cfg.Out, report.TableFile)); err != nil || !strings.Contains(string(text), InWords(c)) {
+	if text, err := os.ReadFile(filepath.Join(cfg.Out, document.TableFile)); err != nil || !strings.Contains(string(text), InWords(c)) {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // when a target is done and not at the end alone, so that a crash in the second one's run leaves
 // the first one's report.
 func (x *run) save() {
-	files := report.Files(x.reports...)
+	files := report.Document(x.reports...).Files()
 	if x.found != nil {
 		files = append(files, document.File{Name: searchFile, Write: func(w io.Writer) error {
 			return document.WriteJSON(w, map[string]any{"search": x.found, "command": x.Setup.Command})
@@ -62,7 +62,7 @@ func (x *run) finish() error {
 		return failed
 	}
 	// A search in which no value kept the SLO has no report.
-	names := document.Present(x.Out, document.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, document.LogFile)
+	names := document.Present(x.Out, document.RecordsFile, document.SummaryFile, document.TableFile, document.ReportFile, searchFile, document.LogFile)
 	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", document.Listing(x.Out, names...))
 	if failed == nil {
 		failed = cmp.Or(x.nothing(), x.tooMany())

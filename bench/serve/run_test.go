@@ -106,7 +106,7 @@ func summary(t *testing.T, dir string) (rows []struct {
 },
 ) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, report.SummaryFile))
+	text, err := os.ReadFile(filepath.Join(dir, document.SummaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestRun(t *testing.T) {
 	if len(rows) != 1 || rows[0].Clock != "virtual" || rows[0].Metrics["mean_ttft_ms"] != 50.0 || rows[0].Metrics["successful_requests"] != 40.0 {
 		t.Errorf("summary.json has %+v", rows)
 	}
-	for _, name := range []string{document.RecordsFile, report.TableFile, report.ReportFile} {
+	for _, name := range []string{document.RecordsFile, document.TableFile, document.ReportFile} {
 		if text, err := os.ReadFile(filepath.Join(cfg.Out, name)); err != nil || len(text) == 0 {
 			t.Errorf("%s: %v, %d bytes", name, err, len(text))
 		}
@@ -246,13 +246,13 @@ func TestSearch(t *testing.T) {
 		t.Errorf("found %v, want %v within 5 %%:\n%s", v, limit, out.String())
 	}
 	answer := found.Table().Title
-	for _, name := range []string{report.TableFile, report.ReportFile} {
+	for _, name := range []string{document.TableFile, document.ReportFile} {
 		text, err := os.ReadFile(filepath.Join(cfg.Out, name))
 		if err != nil || !strings.Contains(string(text), answer) {
 			t.Errorf("no %q in %s (%v)", answer, name, err)
 		}
 	}
-	if strings.Count(out.String(), answer) != 1 || !strings.Contains(out.String(), report.ReportFile+","+searchFile+","+document.LogFile+"}") {
+	if strings.Count(out.String(), answer) != 1 || !strings.Contains(out.String(), document.ReportFile+","+searchFile+","+document.LogFile+"}") {
 		t.Errorf("the answer, or the name of %s, is not printed once:\n%s", searchFile, out.String())
 	}
 	// The run that is reported has its own records, and not those of all runs of its rate.
@@ -322,7 +322,7 @@ func TestFailures(t *testing.T) {
 			if n := bytes.Count(text, []byte("\n")); c.records >= 0 && n != c.records || err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%d records, want %d; %v", n, c.records, err)
 			}
-			if _, err := os.Stat(filepath.Join(cfg.Out, report.SummaryFile)); (err == nil) != (c.records > 0) {
+			if _, err := os.Stat(filepath.Join(cfg.Out, document.SummaryFile)); (err == nil) != (c.records > 0) {
 				t.Errorf("summary.json: %v", err)
 			}
 		})

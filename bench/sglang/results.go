@@ -81,33 +81,30 @@ func (r *Results) tables() []document.Table {
 			for _, row := range rows {
 				published, there := row.Said[key]
 				if !there {
-					line = append(line, "-", "-", "-")
+					line = append(line, "", "", "")
 					continue
 				}
 				any = true
-				cells := []string{number(row.Metrics[key]), number(published), "-"}
+				off := ""
 				if e, there := row.RelErr[key]; there {
-					cells[2] = percent(e)
+					off = percent(e)
 				}
-				line = append(line, cells...)
+				line = append(line, number(row.Metrics[key]), number(published), off)
 			}
 			if any {
-				t.Rows = append(t.Rows, line)
+				t.Add(line...)
 			}
 		}
 		tables = append(tables, t)
 	}
-	if both := r.beside(); len(both.Head) > 1 {
-		tables = append(tables, both)
-	}
 	what := document.Table{Title: "what was asked", Left: 4, Head: []string{"run", "setting", "clock", "profile", "requests", "prompt tokens", "generated", "within 10 %"}}
 	for _, row := range r.Rows {
-		what.Rows = append(what.Rows, []string{
+		what.Add(
 			row.Workload, row.Setting, row.Clock, row.Profile, fmt.Sprint(row.Counts.Successful), fmt.Sprint(row.Counts.Input), fmt.Sprint(row.Counts.Generated),
 			fmt.Sprintf("%d of %d", row.Within, row.Judged),
-		})
+		)
 	}
-	return append(tables, what)
+	return append(tables, r.beside(), what)
 }
 
 // beside is how far real time is from virtual time, of the runs that were run by both clocks.
@@ -122,7 +119,7 @@ func (r *Results) beside() document.Table {
 		}
 		t.Head = append(t.Head, real.name()+real.Disturbance.Mark())
 		for _, key := range Keys() {
-			cell, computed := "-", r.Rows[v].Metrics[key]
+			cell, computed := "", r.Rows[v].Metrics[key]
 			if _, there := real.Said[key]; there && computed != 0 {
 				cell = percent(real.Metrics[key]/computed - 1)
 			}
@@ -130,8 +127,8 @@ func (r *Results) beside() document.Table {
 		}
 	}
 	for _, key := range Keys() {
-		if slices.ContainsFunc(lines[key], func(cell string) bool { return cell != "-" }) {
-			t.Rows = append(t.Rows, append([]string{key}, lines[key]...))
+		if slices.ContainsFunc(lines[key], func(cell string) bool { return cell != "" }) {
+			t.Add(append([]string{key}, lines[key]...)...)
 		}
 	}
 	return t
@@ -147,17 +144,16 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// remarks are faults, where the records were published and what they themselves get wrong, a line each. What
+// remarks are faults, where the records were published and what they themselves get wrong. What
 // several runs of a workload have in common is said once.
-func (r *Results) remarks() []string {
-	var lines []string
+func (r *Results) remarks() (notes document.Notes) {
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		for _, f := range row.Faults {
-			lines = append(lines, "* "+row.timed()+": "+f)
+			notes.Add(document.Fault, row.timed()+": "+f)
 		}
 		if row.Disturbance.Disturbed() {
-			lines = append(lines, "~ "+row.timed()+": the machine did other things too: "+row.Disturbance.String())
+			notes.Add(document.Doubt, row.timed()+": the machine did other things too: "+row.Disturbance.String())
 		}
 	}
 	var said []string
@@ -177,9 +173,10 @@ func (r *Results) remarks() []string {
 		}
 	}
 	if r.cut != "" {
-		lines = append(lines, "* "+r.cut)
+		notes.Add(document.Fault, r.cut)
 	}
-	return append(lines, said...)
+	notes.Add(document.Info, said...)
+	return notes
 }
 
 // common reports whether several runs of the workload have that remark.
@@ -216,6 +213,7 @@ func (r *Results) what() string {
 // document is the results as people read them.
 func (r *Results) document() *document.Document {
 	return &document.Document{
-		Title: "SGLang's published runs", Made: "Computed", Started: r.Started, Head: r.what(), Tables: r.tables(), Notes: r.remarks(), Data: r,
+		Title: "SGLang's published runs", Made: document.When("Computed", r.Started), Head: []string{r.what()}, Notes: r.remarks(), Data: r,
+		Sections: []document.Section{{Tables: r.tables()}},
 	}
 }

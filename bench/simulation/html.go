@@ -2,94 +2,67 @@ package simulation
 
 import (
 	"cmp"
-	"io"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 
 	"kvferry/bench/document"
 	"kvferry/bench/stats"
 )
 
-// WriteHTML writes report.html of one point: distributions and tables in a file
-// that loads nothing from elsewhere.
-func (r *Result) WriteHTML(w io.Writer) error {
-	report := document.Page{
-		Title: "kvbench simulate",
-		Sub:   []string{"Virtual time, everything modelled: " + r.Cluster.Profile + " (" + r.Cluster.GPU + ").", "Cluster: " + r.Cluster.String() + ".", "Load: " + r.Load.String() + "."},
-		Lines: r.lines(),
+// document is one point as people read it.
+func (r *Result) document() *document.Document {
+	brief := *r
+	brief.Nodes = nil // thousands, perhaps; summary.json has them
+	d := &document.Document{
+		Title: "kvbench simulate", Brief: brief,
+		Head: []string{fmt.Sprintf("virtual time, everything modelled: %s (%s)", r.Cluster.Profile, r.Cluster.GPU), "cluster  " + r.Cluster.String(), "load     " + r.Load.String()},
+		Sections: []document.Section{{Tables: r.tables(), Plots: []document.Plot{
+			distribution("TTFT (ms), share of requests", r.TTFT, r.SLO.TTFT), distribution("TPOT (ms), share of requests", r.TPOT, r.SLO.TPOT),
+		}}},
 	}
-	var all document.Section
-	for _, t := range r.tables() {
-		all.Tables = append(all.Tables, t.HTML(-1))
-	}
-	for _, d := range []struct {
-		title string
-		h     *stats.Histogram
-		limit float64
-	}{{"TTFT (ms), share of requests", r.TTFT, float64(r.SLO.TTFT) / 1e6}, {"TPOT (ms), share of requests", r.TPOT, float64(r.SLO.TPOT) / 1e6}} {
-		if d.h == nil || d.h.Count() == 0 {
-			continue
-		}
-		p, err := distribution(d.title, d.h, d.limit)
-		if err != nil {
-			return err
-		}
-		all.Plots = append(all.Plots, p)
-	}
-	report.Sections = []document.Section{all}
-	record := *r
-	record.Nodes = nil // thousands, perhaps; summary.json has them
-	return report.Write(w, record)
+	d.Notes.Add(document.Info, r.lines()...)
+	return d
 }
 
-// distribution draws the share of values up to x, and the SLO's limit.
-func distribution(title string, h *stats.Histogram, limit float64) (*document.Plot, error) {
-	p := document.NewPlot(title)
-	var points plotter.XYs
-	for q := 0.0; q <= 99.9; q += 0.1 {
-		points = append(points, plotter.XY{X: float64(h.Percentile(q)) / 1e6, Y: q / 100})
+// distribution has the share of values up to x, and the SLO's limit; nil if there are no values.
+func distribution(title string, h *stats.Histogram, limit time.Duration) document.Plot {
+	if h == nil || h.Count() == 0 {
+		return nil
 	}
-	if _, err := p.Curve(0, "", points, false); err != nil {
-		return nil, err
+	var values []float64
+	for q := 0; q <= 999; q++ {
+		values = append(values, float64(h.Percentile(float64(q)/10))/1e6)
 	}
-	if limit > 0 && limit < 3*points[len(points)-1].X {
-		slo, err := plotter.NewLine(plotter.XYs{{X: limit, Y: 0}, {X: limit, Y: 1}})
-		if err != nil {
-			return nil, err
-		}
-		slo.Color, slo.Dashes = document.Palette[5], []vg.Length{vg.Points(4), vg.Points(3)}
-		p.Add(slo)
-		p.Key("SLO", slo)
-	}
-	p.X.Min, p.Y.Min, p.Y.Max = 0, 0, 1
-	return p, nil
+	return document.CDF(title, "ms", []document.Distribution{{Values: values}}, float64(limit)/1e6)
 }
 
-// WriteHTML writes report.html of a sweep: curves over the first parameter, one
-// for each value of the second, with the best point marked.
-func (r *SweepResult) WriteHTML(w io.Writer) error {
-	report := document.Page{Title: "kvbench simulate: sweep of " + r.names(), Verdict: r.Why, Lines: r.lines()}
-	all := document.Section{Tables: []document.HTMLTable{r.table().HTML(r.Best)}}
+// document is a sweep as people read it: curves over the first parameter, one for each value of the second, and
+// the best point marked.
+func (r *SweepResult) document() *document.Document {
+	d := &document.Document{Title: "kvbench simulate: sweep of " + r.names(), Verdict: "best: " + r.Why, DataName: sweepFile, Brief: r}
+	all := document.Section{Tables: []document.Table{r.table()}}
 	if len(r.Points) > 0 {
 		p := r.Points[0]
-		report.Sub = []string{
-			"Virtual time, everything modelled: " + p.Cluster.Profile + " (" + p.Cluster.GPU + ").",
-			"First point: " + p.Cluster.String() + ".", "Its load: " + p.Load.String() + ".",
-			"SLO: " + sloText(p.SLO) + ".",
+		d.Head = []string{
+			fmt.Sprintf("virtual time, everything modelled: %s (%s); SLO %s", p.Cluster.Profile, p.Cluster.GPU, sloText(p.SLO)),
+			"first    " + p.Cluster.String(), "load     " + p.Load.String(),
 		}
 	}
-	role := func(p *Result, of func(*Role) float64) (most float64) {
-		for i := range p.Roles {
-			most = max(most, of(&p.Roles[i]))
+	d.Notes.Add(document.Info, r.lines()...)
+	for _, p := range r.Points {
+		if p.Failed > 0 {
+			d.Notes.Addf(document.Info, "refused at %s: %d of %d requests, the first: %s", r.label(p), p.Failed, p.Requests, p.failure())
 		}
-		return 100 * most
+	}
+	busiest := func(of func(Role) float64) func(*Result) float64 {
+		return func(p *Result) float64 { return 100 * greatest(p.Roles, of) }
 	}
 	figureOf := func(metric string, of func(LatencyRecord) float64) func(*Result) float64 {
 		return func(p *Result) float64 {
@@ -112,20 +85,14 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		{"P99 TPOT (ms)", figureOf("tpot", p99)},
 		{"Mean E2EL (ms)", figureOf("e2el", mean)},
 		{"P99 E2EL (ms)", figureOf("e2el", p99)},
-		{"GPU busy with prompts, busiest role (%)", func(p *Result) float64 { return role(p, func(k *Role) float64 { return k.Prefill }) }},
-		{"GPU busy with decoding, busiest role (%)", func(p *Result) float64 { return role(p, func(k *Role) float64 { return k.Decode }) }},
-		{"NIC, the busiest direction (%)", func(p *Result) float64 {
-			return role(p, func(k *Role) float64 { return max(k.SentMax, k.ReceivedMax) })
-		}},
+		{"GPU busy with prompts, busiest role (%)", busiest(func(k Role) float64 { return k.Prefill })},
+		{"GPU busy with decoding, busiest role (%)", busiest(func(k Role) float64 { return k.Decode })},
+		{"NIC, the busiest direction (%)", busiest(func(k Role) float64 { return max(k.SentMax, k.ReceivedMax) })},
 	} {
-		p, err := r.curves(c.title, c.of)
-		if err != nil {
-			return err
-		}
-		all.Plots = append(all.Plots, p)
+		all.Plots = append(all.Plots, r.curves(c.title, c.of))
 	}
-	report.Sections = []document.Section{all}
-	return report.Write(w, r)
+	d.Sections = []document.Section{all}
+	return d
 }
 
 func (r *SweepResult) names() string {
@@ -165,12 +132,11 @@ func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 	return at, ticks
 }
 
-// curves draws a figure of the points; one that is NaN is left out.
-func (r *SweepResult) curves(title string, of func(*Result) float64) (*document.Plot, error) {
-	p := document.NewPlot(title)
+// curves has a figure of the points; one that is NaN is left out.
+func (r *SweepResult) curves(title string, of func(*Result) float64) document.Chart {
 	at, ticks := r.axis()
-	p.X.Tick.Marker = plot.ConstantTicks(ticks)
-	p.X.Label.Text = r.Params[0].Name
+	c := document.Chart{Title: title, X: document.Axis{Label: r.Params[0].Name, Ticks: ticks}, Style: document.Points}
+	point := func(p *Result) plotter.XY { return plotter.XY{X: at[p.Params[r.Params[0].Name]], Y: of(p)} }
 	names := []string{""}
 	if len(r.Params) > 1 {
 		names = r.Params[1].Values
@@ -178,19 +144,15 @@ func (r *SweepResult) curves(title string, of func(*Result) float64) (*document.
 	top := 0.0
 	curves := make([]plotter.XYs, len(names))
 	for i, name := range names {
-		for _, q := range r.Points {
-			y := of(q)
-			if !math.IsNaN(y) && (len(r.Params) == 1 || q.Params[r.Params[1].Name] == name) {
-				curves[i] = append(curves[i], plotter.XY{X: at[q.Params[r.Params[0].Name]], Y: y})
-				top = max(top, y)
+		for _, p := range r.Points {
+			if xy := point(p); !math.IsNaN(xy.Y) && (len(r.Params) == 1 || p.Params[r.Params[1].Name] == name) {
+				curves[i] = append(curves[i], xy)
+				top = max(top, xy.Y)
 			}
 		}
 		slices.SortFunc(curves[i], func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
 	}
 	for i, xy := range curves {
-		if len(xy) == 0 {
-			continue
-		}
 		name := ""
 		if names[i] != "" {
 			name = r.Params[1].Name + "=" + names[i]
@@ -198,22 +160,13 @@ func (r *SweepResult) curves(title string, of func(*Result) float64) (*document.
 				name += " (as " + names[same] + ")"
 			}
 		}
-		if _, err := p.Curve(i, name, xy, true); err != nil {
-			return nil, err
-		}
+		c.Curves = append(c.Curves, document.Curve{Name: name, XYs: xy})
 	}
 	if r.Best >= 0 && !math.IsNaN(of(r.Points[r.Best])) {
-		b := r.Points[r.Best]
-		mark, err := plotter.NewScatter(plotter.XYs{{X: at[b.Params[r.Params[0].Name]], Y: of(b)}})
-		if err != nil {
-			return nil, err
-		}
-		mark.Color, mark.Shape, mark.Radius = document.Palette[5], draw.RingGlyph{}, vg.Points(7)
-		p.Add(mark)
-		p.Key("best", mark)
+		best := point(r.Points[r.Best])
+		c.Best = &best
 	}
-	p.Y.Min, p.Y.Max = 0, document.Headroom(top)
-	return p, nil
+	return c
 }
 
 // alike says that two curves cannot be told apart on an axis up to top.

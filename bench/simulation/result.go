@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -276,18 +275,6 @@ func roles(nodes []sim.NodeStats, duration, nicRate, blockGB float64) []Role {
 	return all
 }
 
-// WriteText prints the result for a terminal.
-func (r *Result) WriteText(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "virtual time, everything modelled: %s (%s)\ncluster  %s\nload     %s\n\n", r.Cluster.Profile, r.Cluster.GPU, &r.Cluster, &r.Load)
-	for _, t := range r.tables() {
-		t.WriteText(&b)
-	}
-	document.WriteLines(&b, r.lines())
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
 var latencyNames = []string{"ttft", "tpot", "itl", "e2el"}
 
 func percent(share float64) string { return fmt.Sprintf("%.1f", 100*share) }
@@ -295,12 +282,13 @@ func percent(share float64) string { return fmt.Sprintf("%.1f", 100*share) }
 func (r *Result) tables() []document.Table {
 	lat := document.Table{Title: "latency (ms)", Left: 1, Head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
 	for _, name := range latencyNames {
-		l, any := r.latency(name)
 		row := []string{strings.ToUpper(name)}
-		for _, v := range []float64{l.Mean, l.P50, l.P90, l.P95, l.P99, l.Max} {
-			row = append(row, map[bool]string{true: fmt.Sprintf("%.1f", v), false: "-"}[any])
+		if l, any := r.latency(name); any {
+			for _, v := range []float64{l.Mean, l.P50, l.P90, l.P95, l.P99, l.Max} {
+				row = append(row, document.Fixed(v, 1))
+			}
 		}
-		lat.Rows = append(lat.Rows, row)
+		lat.Add(row...)
 	}
 	use := document.Table{Title: "utilisation (%)", Left: 1, Head: []string{
 		"role", "nodes", "GPU busy", "busiest", "prefill", "decode", "KV pool", "peak", "preempted", "NIC sent", "most", "received", "most",
@@ -308,12 +296,12 @@ func (r *Result) tables() []document.Table {
 	for _, k := range r.Roles {
 		row := []string{
 			k.Role, fmt.Sprint(k.Nodes), percent(k.Busy), percent(k.BusyMax), percent(k.Prefill), percent(k.Decode), percent(k.Pool), percent(k.PoolPeak),
-			fmt.Sprint(k.Preemptions), "-", "-", "-", "-",
+			fmt.Sprint(k.Preemptions),
 		}
 		if r.Cluster.NICs > 0 {
-			row = append(row[:9], percent(k.Sent), percent(k.SentMax), percent(k.Received), percent(k.ReceivedMax))
+			row = append(row, percent(k.Sent), percent(k.SentMax), percent(k.Received), percent(k.ReceivedMax))
 		}
-		use.Rows = append(use.Rows, row)
+		use.Add(row...)
 	}
 	return []document.Table{lat, use}
 }
@@ -386,6 +374,14 @@ func total[N uint64 | float64](roles []Role, of func(Role) N) (sum N) {
 		sum += of(k)
 	}
 	return sum
+}
+
+// greatest is the most of any role, 0 of none.
+func greatest(roles []Role, of func(Role) float64) (most float64) {
+	for _, k := range roles {
+		most = max(most, of(k))
+	}
+	return most
 }
 
 // sloText names the limits of an SLO.

@@ -32,12 +32,8 @@ type Config struct {
 	Terminal bool      // Progress is a terminal
 }
 
-// Names of the files in the folder of results, beside [document.RecordsFile].
-const (
-	summaryFile = "summary.json"
-	reportFile  = "report.html"
-	sweepFile   = "sweep.json"
-)
+// sweepFile is what a sweep has in place of [document.SummaryFile].
+const sweepFile = "sweep.json"
 
 // clock is what results say of their times.
 const clock = "virtual"
@@ -64,28 +60,26 @@ func (cfg *Config) point(ctx context.Context) error {
 	}
 	shown := cfg.start(s.Load.Requests)
 	out := document.NewFolder(cfg.Out, shown.Say)
-	names := []string{summaryFile, reportFile}
 	if cfg.Detailed {
 		out = document.OpenFolder(cfg.Out, shown.Say)
 		s.Records = out
-		names = append([]string{document.RecordsFile}, names...)
 	}
 	r, err := s.Run(ctx, func(ended int) { shown.Set(int64(ended)) })
 	shown.Stop()
 	if r == nil {
 		return errors.Join(err, out.Close())
 	}
-	out.Save(cfg.file(summaryFile, r), document.File{Name: reportFile, Write: r.WriteHTML})
-	return errors.Join(err, r.WriteText(cfg.Stdout), cfg.end(out, names))
+	return errors.Join(err, cfg.end(out, r.document(), r))
 }
 
-// end closes the folder and says where its files are, or that they are not there.
-func (cfg *Config) end(out *document.Folder, names []string) error {
+// end writes the document of a result, closes the folder and prints the document.
+func (cfg *Config) end(out *document.Folder, d *document.Document, result any) error {
+	d.Data = cfg.record(result)
+	out.Save(d.Files()...)
 	if err := out.Close(); err != nil {
-		return err
+		return errors.Join(d.WriteText(cfg.Stdout), err)
 	}
-	_, err := fmt.Fprintf(cfg.Stdout, "\n%s\n", document.Listing(cfg.Out, names...))
-	return err
+	return d.Print(cfg.Stdout, cfg.Out)
 }
 
 func (cfg *Config) sweep(ctx context.Context) error {
@@ -103,39 +97,22 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	r, err := w.Run(ctx, func(ended int) { shown.Set(int64(ended)) }, func(p *Result, sofar *SweepResult) {
 		n++
 		shown.Log(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, sofar.label(p), 100*p.Attained, p.Goodput, p.WallS))
-		out.Save(cfg.file(sweepFile, sofar))
+		out.Save(document.File{Name: sweepFile, Write: func(w io.Writer) error { return document.WriteJSON(w, cfg.record(sofar)) }})
 	})
 	shown.Stop()
 	if r == nil || len(r.Points) == 0 {
 		return err
 	}
-	out.Save(cfg.file(sweepFile, r), document.File{Name: reportFile, Write: r.WriteHTML})
-	first := r.Points[0]
-	fmt.Fprintf(cfg.Stdout, "virtual time, everything modelled: %s (%s); SLO %s\nfirst    %s\nload     %s\n\n%s%s\n",
-		first.Cluster.Profile, first.Cluster.GPU, sloText(first.SLO), &first.Cluster, &first.Load, r.table().Text(), "best: "+r.Why)
-	for _, line := range r.lines() {
-		fmt.Fprintln(cfg.Stdout, line)
-	}
-	for _, p := range r.Points {
-		if p.Failed > 0 {
-			fmt.Fprintf(cfg.Stdout, "refused at %s: %d of %d requests, the first: %s\n", r.label(p), p.Failed, p.Requests, p.failure())
-		}
-	}
-	return errors.Join(err, cfg.end(out, []string{sweepFile, reportFile}))
+	return errors.Join(err, cfg.end(out, r.document(), r))
 }
 
-// file is a result with the command and the time that made it.
-func (cfg *Config) file(name string, result any) document.File {
-	return document.File{Name: name, Write: func(w io.Writer) error { return cfg.encode(w, result) }}
-}
-
-// encode writes a result with the command and the time that made it.
-func (cfg *Config) encode(w io.Writer, result any) error {
-	return document.WriteJSON(w, struct {
+// record is a result with the command and the time that made it.
+func (cfg *Config) record(result any) any {
+	return struct {
 		Command []string  `json:"command"`
 		Written time.Time `json:"written"`
 		Result  any       `json:"result"`
-	}{cfg.Command, time.Now(), result})
+	}{cfg.Command, time.Now(), result}
 }
 
 // start returns a Task that shows how many of that many requests have ended.

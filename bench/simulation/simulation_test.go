@@ -100,7 +100,7 @@ var wallTime = regexp.MustCompile(`\d+\.\d+ s for|\d+\.\d+ million`)
 
 func TestSimulationGolden(t *testing.T) {
 	var b bytes.Buffer
-	if err := simulated(t, simulation(t)).WriteText(&b); err != nil {
+	if err := simulated(t, simulation(t)).document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	documenttest.Golden(t, "simulation.golden", wallTime.ReplaceAll(b.Bytes(), []byte("#")))
@@ -113,7 +113,7 @@ func TestSimulationGolden(t *testing.T) {
 	}
 	documenttest.Golden(t, "sweep.golden", []byte(r.table().Text()+r.Why+"\n"))
 	var page bytes.Buffer
-	if err := r.WriteHTML(&page); err != nil {
+	if err := r.document().WriteHTML(&page); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(page.String(), "<svg"); n != 11 || !strings.Contains(page.String(), `class="best"`) {
@@ -324,7 +324,7 @@ func TestSimulateStops(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^ +1 +- +- +- +- +0\.00 `).MatchString(out.String()) {
 		t.Errorf("latencies of nothing:\n%s", out.String())
 	}
-	if page, err := os.ReadFile(filepath.Join(dir, reportFile)); err != nil || strings.Contains(string(page), "NaN") {
+	if page, err := os.ReadFile(filepath.Join(dir, document.ReportFile)); err != nil || strings.Contains(string(page), "NaN") {
 		t.Errorf("the page of it: %v, or NaN drawn", err)
 	}
 	for _, n := range []int{0, -1} {

@@ -363,57 +363,55 @@ func (r *SweepResult) label(p *Result) string {
 	return (&Sweep{Params: r.Params}).label(p.Params)
 }
 
-// tableMetric is a latency in the table of a sweep.
-type tableMetric struct{ name, head, format string }
-
 // table has a line a point, the best marked; E2EL where the SLO limits it.
 func (r *SweepResult) table() document.Table {
-	t := document.Table{Title: "virtual time, everything modelled", Left: len(r.Params) + 1, Head: []string{""}}
-	for _, p := range r.Params {
-		t.Head = append(t.Head, p.Name)
+	cols := document.Cols[*Result]{{"", func(p *Result) string { return map[bool]string{true: "*"}[r.Best >= 0 && p == r.Points[r.Best]] }}}
+	add := func(head string, cell func(*Result) string) {
+		cols = append(cols, document.Cols[*Result]{{head, cell}}...)
 	}
-	metrics := []tableMetric{{"ttft", "TTFT mean", "%.0f"}, {"tpot", "TPOT mean", "%.1f"}}
-	if len(r.Points) > 0 && r.Points[0].SLO.E2EL > 0 {
-		metrics = append(metrics, tableMetric{"e2el", "E2EL mean", "%.0f"})
+	for _, q := range r.Params {
+		add(q.Name, func(p *Result) string { return p.Params[q.Name] })
 	}
-	for _, m := range metrics {
-		t.Head = append(t.Head, m.head, "P99 ms")
-	}
-	t.Head = append(t.Head, "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
-	for i, p := range r.Points {
-		row := []string{map[bool]string{true: "*"}[i == r.Best]}
-		for _, q := range r.Params {
-			row = append(row, p.Params[q.Name])
-		}
-		var prefill, decode, nic float64
-		for _, k := range p.Roles {
-			prefill, decode = max(prefill, k.Prefill), max(decode, k.Decode)
-			nic = max(nic, k.SentMax, k.ReceivedMax)
-		}
-		for _, m := range metrics {
-			if l, ok := p.latency(m.name); ok {
-				row = append(row, fmt.Sprintf(m.format, l.Mean), fmt.Sprintf(m.format, l.P99))
-			} else {
-				row = append(row, "-", "-")
+	latency := func(name, head string, digits int) {
+		figure := func(of func(LatencyRecord) float64) func(*Result) string {
+			return func(p *Result) string {
+				if l, ok := p.latency(name); ok {
+					return document.Fixed(of(l), digits)
+				}
+				return ""
 			}
 		}
-		row = append(row, fmt.Sprintf("%.2f", p.Goodput), percent(p.Attained), fmt.Sprintf("%.3f", p.GoodputGPU), percent(prefill), percent(decode), percent(nic),
-			fmt.Sprintf("%.1f", float64(p.KVBytes)/1e9))
-		t.Rows = append(t.Rows, row)
+		add(head+" mean", figure(func(l LatencyRecord) float64 { return l.Mean }))
+		add("P99 ms", figure(func(l LatencyRecord) float64 { return l.P99 }))
 	}
-	r.addHits(&t)
-	r.add(&t, "adapter loads", (*Result).adapterLoads)
-	r.add(&t, "switches", (*Result).adapterSwitches)
+	latency("ttft", "TTFT", 0)
+	latency("tpot", "TPOT", 1)
+	if len(r.Points) > 0 && r.Points[0].SLO.E2EL > 0 {
+		latency("e2el", "E2EL", 0)
+	}
+	most := func(of func(Role) float64) func(*Result) string {
+		return func(p *Result) string { return percent(greatest(p.Roles, of)) }
+	}
+	add("goodput/s", func(p *Result) string { return document.Fixed(p.Goodput, 2) })
+	add("attained %", func(p *Result) string { return percent(p.Attained) })
+	add("a GPU", func(p *Result) string { return document.Fixed(p.GoodputGPU, 3) })
+	add("prefill busy %", most(func(k Role) float64 { return k.Prefill }))
+	add("decode busy %", most(func(k Role) float64 { return k.Decode }))
+	add("NIC most %", most(func(k Role) float64 { return max(k.SentMax, k.ReceivedMax) }))
+	add("KV GB", func(p *Result) string { return document.Fixed(float64(p.KVBytes)/1e9, 1) })
+	if slices.ContainsFunc(r.Points, func(p *Result) bool { return p.Cluster.Tiers != nil }) {
+		for i, head := range []string{"hits GPU %", "host %", "disk %"} {
+			add(head, func(p *Result) string { gpu, host, disk := p.hits(); return percent([]float64{gpu, host, disk}[i]) })
+		}
+	}
+	counted := func(head string, count func(*Result) uint64) {
+		if slices.ContainsFunc(r.Points, func(p *Result) bool { return count(p) > 0 }) {
+			add(head, func(p *Result) string { return fmt.Sprint(count(p)) })
+		}
+	}
+	counted("adapter loads", (*Result).adapterLoads)
+	counted("switches", (*Result).adapterSwitches)
+	t := cols.Table("virtual time, everything modelled", len(r.Params)+1, r.Points)
+	t.Best = r.Best + 1
 	return t
-}
-
-// add adds a column with what was counted, if anything was.
-func (r *SweepResult) add(t *document.Table, head string, count func(*Result) uint64) {
-	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return count(p) > 0 }) {
-		return
-	}
-	t.Head = append(t.Head, head)
-	for i, p := range r.Points {
-		t.Rows[i] = append(t.Rows[i], fmt.Sprint(count(p)))
-	}
 }

@@ -2,10 +2,7 @@ package simulation
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
-
-	"kvferry/bench/document"
 )
 
 // setSize sets a size that may be 0.
@@ -42,16 +39,4 @@ func (r *Result) tierLines() (lines []string) {
 		lines = append(lines, fmt.Sprintf("             %s: %.1f GB loaded, %.1f stored, %.1f read from disk, %.1f written", k.Role, k.LoadedGB, k.StoredGB, k.ReadGB, k.WrittenGB))
 	}
 	return lines
-}
-
-// addHits appends to a sweep's table what each tier had, if a point has tiers.
-func (r *SweepResult) addHits(t *document.Table) {
-	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return p.Cluster.Tiers != nil }) {
-		return
-	}
-	t.Head = append(t.Head, "hits GPU %", "host %", "disk %")
-	for i, p := range r.Points {
-		gpu, host, disk := p.hits()
-		t.Rows[i] = append(t.Rows[i], percent(gpu), percent(host), percent(disk))
-	}
 }

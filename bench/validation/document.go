@@ -50,10 +50,14 @@ var notes = []string{
 
 // document is the results as people read them.
 func (r *Results) document() *document.Document {
-	d := &document.Document{Title: "How close the models are to what was published", Made: "Computed", Started: r.Started, Head: head, Plots: r.plots, Data: r}
+	all := document.Section{Plots: r.plots()}
+	d := &document.Document{
+		Title: "How close the models are to what was published", Made: document.When("Computed", r.Started), Head: []string{head}, Verdict: r.verdict(), Data: r,
+		Extra: []document.File{document.Records(r.records)},
+	}
 	for _, s := range r.Sets {
 		if why := s.fault(); why != "" {
-			d.Notes = append(d.Notes, "* "+why)
+			d.Notes.Add(document.Fault, why)
 		}
 	}
 	for _, part := range titles {
@@ -64,20 +68,21 @@ func (r *Results) document() *document.Document {
 		for _, s := range r.Sets {
 			for _, sample := range part.samples {
 				if s.Sample == sample {
-					t.Rows = append(t.Rows, s.row())
+					t.Add(s.row()...)
 				}
 			}
 		}
-		d.Tables = append(d.Tables, t)
+		all.Tables = append(all.Tables, t)
 	}
 	if r.Contention != nil {
-		d.Tables = append(d.Tables, r.Contention.Table())
+		all.Tables = append(all.Tables, r.Contention.Table())
 	}
-	d.Notes = append(append(append(d.Notes, notes...), contention.Others()...), r.verdict())
+	d.Notes.Add(document.Info, append(notes, contention.Others()...)...)
+	d.Sections = []document.Section{all}
 	return d
 }
 
-// verdict is the last line: whether all sets are within their limits.
+// verdict says whether all sets are within their limits.
 func (r *Results) verdict() string {
 	worse := 0
 	for _, s := range r.Sets {

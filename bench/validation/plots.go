@@ -1,43 +1,24 @@
 package validation
 
 import (
-	"fmt"
-	"image/color"
 	"math"
 	"slices"
 	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-
 	"kvferry/bench/document"
-	"kvferry/bench/report"
 )
 
 // plots are two of each source, the errors of its latencies over what was published and how its errors
 // are distributed, and those of the transfers that meet.
-func (r *Results) plots() ([]*document.Plot, error) {
-	var all []*document.Plot
+func (r *Results) plots() (all []document.Plot) {
 	for _, source := range r.sources() {
 		groups := r.groups(source)
-		errs, err := errorPlot(source, groups)
-		if err != nil {
-			return nil, err
-		}
-		shares, err := report.DistributionPlot(source+": share by error", "%", distributions(groups), 0)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, errs)
-		if shares != nil { // nil: every figure is met to the digit
-			all = append(all, shares)
-		}
+		all = append(all, errorPlot(source, groups), document.CDF(source+": share by error", "%", distributions(groups), 0))
 	}
-	if r.Contention == nil {
-		return all, nil
+	if r.Contention != nil {
+		all = append(all, r.Contention.Plots()...)
 	}
-	meetings, err := r.Contention.Plots()
-	return append(all, meetings...), err
+	return all
 }
 
 // sources are those of the records, in their order.
@@ -81,54 +62,31 @@ func (r *Results) groups(source string) []group {
 // bands are errors up to which a point is in a shaded band, the widest first.
 var bands = []float64{2 * closeBy, closeBy}
 
-// errorPlot draws the error of each latency over what was published. Other figures have other units, and
+// errorPlot has the error of each latency over what was published. Other figures have other units, and
 // are left out.
-func errorPlot(source string, groups []group) (*document.Plot, error) {
-	p := document.NewPlot(source + ": error (%)")
-	p.X.Label.Text = "published latency, ms"
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, document.DecadeTicks{}
-	points := make([]plotter.XYs, len(groups))
-	low, high, worst := math.Inf(1), 0.0, bands[0]
-	for i, g := range groups {
+func errorPlot(source string, groups []group) document.Chart {
+	c := document.Chart{Title: source + ": error (%)", X: document.Axis{Label: "published latency, ms", Log: true}, Style: document.Dots}
+	worst := bands[0]
+	for _, g := range groups {
+		dots := document.Curve{Name: g.name}
 		for _, rec := range g.records {
-			if !strings.HasSuffix(rec.Figure, "_ms") {
-				continue
+			if strings.HasSuffix(rec.Figure, "_ms") {
+				dots.Add(rec.Published, 100*rec.RelErr)
+				worst = max(worst, math.Abs(rec.RelErr))
 			}
-			points[i] = append(points[i], plotter.XY{X: rec.Published, Y: 100 * rec.RelErr})
-			low, high, worst = min(low, rec.Published), max(high, rec.Published), max(worst, math.Abs(rec.RelErr))
 		}
+		c.Curves = append(c.Curves, dots)
 	}
-	p.X.Min, p.X.Max = low/1.3, high*1.3
-	if high > 1e3*low {
-		p.X.Tick.Label.Font.Size = 7.5 // six digits stand side by side
-	}
-	p.Y.Max = document.Headroom(100 * worst)
-	p.Y.Min = -p.Y.Max
-	var shades []plot.Thumbnailer
 	for _, b := range bands {
-		band, err := plotter.NewPolygon(plotter.XYs{{X: p.X.Min, Y: -100 * b}, {X: p.X.Max, Y: -100 * b}, {X: p.X.Max, Y: 100 * b}, {X: p.X.Min, Y: 100 * b}})
-		if err != nil {
-			return nil, err
-		}
-		band.Color, band.LineStyle.Width = color.NRGBA{0x99, 0x99, 0x99, 0x38}, 0
-		p.Add(band)
-		shades = append(shades, band) // each lies on those before
-		p.Key(fmt.Sprintf("±%g %%", 100*b), shades...)
+		c.Bands = append(c.Bands, 100*b)
 	}
-	for i, g := range groups {
-		if len(points[i]) == 0 {
-			continue
-		}
-		if err := p.Points(i, g.name, points[i]); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
+	c.Y.Min, c.Y.Max = -110*worst, 110*worst
+	return c
 }
 
 // distributions are the sizes of the errors of all figures, in percent.
-func distributions(groups []group) []report.Distribution {
-	all := make([]report.Distribution, len(groups))
+func distributions(groups []group) []document.Distribution {
+	all := make([]document.Distribution, len(groups))
 	for i, g := range groups {
 		all[i].Name = g.name
 		for _, rec := range g.records {

@@ -84,12 +84,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if len(r.Sets) == 0 {
 		return nil, err
 	}
-	d, dir := r.document(), cfg.Out
-	lost := document.WriteFiles(cfg.Out, append(d.Files(), document.Records(r.records))...)
-	if lost != nil {
-		dir = ""
-	}
-	if err = errors.Join(err, d.Print(cfg.Stdout, dir), lost); err != nil {
+	if err = errors.Join(err, r.document().Keep(cfg.Stdout, cfg.Out)); err != nil {
 		return r, err
 	}
 	return r, r.worse()

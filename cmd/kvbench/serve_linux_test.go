@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"kvferry/bench"
+	"kvferry/bench/document"
 	"kvferry/bench/nullserver"
-	"kvferry/bench/report"
 	"kvferry/internal/cli"
 )
 
@@ -55,7 +55,7 @@ func TestServeSignals(t *testing.T) {
 			if own := strings.Contains(stdout.String(), ", 1 prefill + 1 decode, hand-off layerwise, 1 x 1.25 GB/s a node, placement least-loaded, scheduler "); own != (c.kids > 0) {
 				t.Errorf("the cluster is named: %t\n%s", own, stdout.String())
 			}
-			for _, name := range []string{report.SummaryFile, report.TableFile, report.ReportFile} {
+			for _, name := range []string{document.SummaryFile, document.TableFile, document.ReportFile} {
 				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 					t.Error(err)
 				}

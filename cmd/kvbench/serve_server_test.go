@@ -16,8 +16,8 @@ import (
 	"testing"
 
 	"kvferry/bench/client/clienttest"
+	"kvferry/bench/document"
 	"kvferry/bench/nullserver"
-	"kvferry/bench/report"
 	"kvferry/internal/cli"
 )
 
@@ -154,7 +154,7 @@ func TestServeMetricsURL(t *testing.T) {
 	}
 	dir := t.TempDir()
 	code, stdout, stderr := kvbench(t.Context(), strings.Fields("serve --api-key secret --num-prompts 6 --random-input-len 8 --random-output-len 4 --base-url "+gateway+urls+" --out "+dir)...)
-	table, err := os.ReadFile(filepath.Join(dir, report.TableFile))
+	table, err := os.ReadFile(filepath.Join(dir, document.TableFile))
 	if err != nil || code != 0 || !strings.Contains(string(table), "vLLM's own figures (2 servers together)") || !strings.Contains(string(table), "hit rate (%)") || strings.Contains(stdout, "others use") {
 		t.Errorf("exit %d, %v\n%s\n%s\n%s", code, err, stdout, stderr, table)
 	}
@@ -173,7 +173,7 @@ func TestServeStranger(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	table, err := os.ReadFile(filepath.Join(dir, report.TableFile))
+	table, err := os.ReadFile(filepath.Join(dir, document.TableFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestServeStranger(t *testing.T) {
 	if strings.Contains(string(table), "return_breakdown") {
 		t.Errorf("a note of kvferry's own field:\n%s", table)
 	}
-	summary, err := os.ReadFile(filepath.Join(dir, report.SummaryFile))
+	summary, err := os.ReadFile(filepath.Join(dir, document.SummaryFile))
 	if err != nil || !strings.Contains(string(summary), `"return_breakdown"`) {
 		t.Errorf("%v: what was refused is not in\n%s", err, summary)
 	}

@@ -14,7 +14,6 @@ import (
 	"kvferry/bench/document"
 	"kvferry/bench/nullserver"
 	"kvferry/bench/nullserver/nullservertest"
-	"kvferry/bench/report"
 	"kvferry/internal/cli"
 )
 
@@ -42,7 +41,7 @@ func rowsOf(t *testing.T, want int, args ...string) (rows []serveRow, stdout, st
 	if code != want {
 		t.Fatalf("%v: exit %d, want %d\n%s\n%s", args, code, want, stdout, stderr)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, report.SummaryFile))
+	text, err := os.ReadFile(filepath.Join(dir, document.SummaryFile))
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", args, err, stderr)
 	}
@@ -50,7 +49,7 @@ func rowsOf(t *testing.T, want int, args ...string) (rows []serveRow, stdout, st
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{document.RecordsFile, report.TableFile, report.ReportFile} {
+	for _, name := range []string{document.RecordsFile, document.TableFile, document.ReportFile} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
