@@ -139,22 +139,19 @@ func figuresOf(records []*client.Record) (all []Comparison, err error) {
 		if why := r.Failure(); why != "" {
 			return nil, fmt.Errorf("request %d failed: %s", r.Index, why)
 		}
-		ttft, e2e = append(ttft, 1e3*r.TTFT()), append(e2e, 1e3*r.E2EL())
+		ttft, e2e, itl = append(ttft, r.TTFT()), append(e2e, r.E2EL()), slices.AppendSeq(itl, r.ITL())
 		if v, ok := r.TPOT(); ok {
-			tpot = append(tpot, 1e3*v)
-		}
-		for v := range r.ITL() {
-			itl = append(itl, 1e3*v)
+			tpot = append(tpot, v)
 		}
 	}
 	for _, f := range []struct {
-		name   string
-		values []float64
+		name    string
+		seconds []float64
 	}{{"TTFT", ttft}, {"TPOT", tpot}, {"ITL", itl}, {"E2EL", e2e}} {
-		slices.Sort(f.values)
-		all = append(all, Comparison{Name: "mean " + f.name, Measured: mean(f.values)})
+		sample := stats.NewSample(f.seconds)
+		all = append(all, Comparison{Name: "mean " + f.name, Measured: sample.Mean()})
 		for _, q := range []float64{50, 90, 99} {
-			all = append(all, Comparison{Name: fmt.Sprintf("P%v %s", q, f.name), Measured: stats.Percentile(f.values, q)})
+			all = append(all, Comparison{Name: fmt.Sprintf("P%v %s", q, f.name), Measured: sample.Percentile(q)})
 		}
 	}
 	return all, nil

@@ -267,11 +267,11 @@ func (m *Measured) noise() float64 {
 			for _, values := range m.Values[i] {
 				rounds = append(rounds, mean(values[k]))
 			}
-			middle := median(rounds)
+			middle := stats.Median(rounds)
 			for _, v := range rounds {
 				off = append(off, math.Abs(v/middle-1))
 			}
 		}
 	}
-	return median(off)
+	return stats.Median(off)
 }

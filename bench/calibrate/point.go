@@ -12,6 +12,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/serve"
+	"kvferry/bench/stats"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
@@ -211,7 +212,7 @@ func (p Point) measure(records []*client.Record) [][]float64 {
 		all := answers(records)
 		return [][]float64{{all[len(all)-2] - all[0]}}
 	case Decodes:
-		return [][]float64{{median(together(records))}}
+		return [][]float64{{stats.Median(together(records))}}
 	case Beside:
 		return p.gaps(records)
 	case Burst:
@@ -253,7 +254,7 @@ func relayed(records []*client.Record) bool {
 	for i, at := range all[1 : len(all)-1] {
 		gaps = append(gaps, at-all[i])
 	}
-	return slices.Min(gaps) > median(gaps)/2
+	return slices.Min(gaps) > stats.Median(gaps)/2
 }
 
 // sent are when requests were sent, in milliseconds after the first.
@@ -318,7 +319,7 @@ func (p Point) gaps(records []*client.Record) [][]float64 {
 	for _, i := range order[:p.Batch] {
 		longest, before = append(longest, ms[i]), append(before, ms[i-1])
 	}
-	return [][]float64{{1e3 * sum}, {median(longest)}, {median(before)}}
+	return [][]float64{{1e3 * sum}, {stats.Median(longest)}, {stats.Median(before)}}
 }
 
 func mean(values []float64) float64 {

@@ -67,7 +67,7 @@ func asWereSent(list load.List, rounds [][]float64) {
 		for r, sent := range rounds {
 			at[r] = sent[i]
 		}
-		last = max(last, milliseconds(median(at)))
+		last = max(last, milliseconds(stats.Median(at)))
 		list[i].At, list[i].After, list[i].Delay = last, nil, 0
 	}
 }
@@ -79,7 +79,7 @@ func asWereSent(list load.List, rounds [][]float64) {
 // earliest of each request came together in none. off is about how far that is from the same of many
 // rounds, by what is between quartile and median, as of a normal distribution.
 func (p Point) typical(rounds [][][]float64, measure int, accounts bool) (value, off float64) {
-	of := median
+	of := stats.Median
 	if accounts && (p.Kind == Prompts || !p.even()) {
 		of = quartile
 	}
@@ -93,7 +93,7 @@ func (p Point) typical(rounds [][][]float64, measure int, accounts bool) (value,
 	for r, values := range rounds {
 		round[r] = mean(values[measure])
 	}
-	off = 2 * (median(round) - quartile(round)) / math.Sqrt(float64(len(rounds)))
+	off = 2 * (stats.Median(round) - quartile(round)) / math.Sqrt(float64(len(rounds)))
 	if !p.even() {
 		return of(round), off
 	}
@@ -102,10 +102,6 @@ func (p Point) typical(rounds [][][]float64, measure int, accounts bool) (value,
 
 func quartile(values []float64) float64 {
 	return stats.Percentile(slices.Sorted(slices.Values(values)), 25)
-}
-
-func median(values []float64) float64 {
-	return stats.Percentile(slices.Sorted(slices.Values(values)), 50)
 }
 
 // A state is costs with their values, and what a model with them gives.
@@ -296,7 +292,7 @@ func (f *fitting) sharpen(ctx context.Context, s state) (state, error) {
 	for i, o := range f.sights {
 		off[i] = math.Abs(s.got[i]/o.value - 1)
 	}
-	f.share = min(max(2*median(off), least), most)
+	f.share = min(max(2*stats.Median(off), least), most)
 	return f.search(ctx, s)
 }
 

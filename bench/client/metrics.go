@@ -231,11 +231,14 @@ func (m *Meter) Metrics(duration float64) Metrics {
 		out.OutputThroughput = float64(out.GeneratedTokens) / duration
 		out.TotalThroughput = float64(out.InputTokens+out.GeneratedTokens) / duration
 	}
-	out.MeanTTFTMS, out.MedianTTFTMS, out.P99TTFTMS = spread(m.ttft)
-	out.MeanTPOTMS, out.MedianTPOTMS, out.P99TPOTMS = spread(m.tpot)
-	out.MeanITLMS, out.MedianITLMS, out.P99ITLMS = spread(m.itl)
-	_, _, out.P99SendDelayMS = spread(m.delays)
-	_, _, out.P99ReadDelayMS = spread(m.readDelays)
+	brief := func(seconds []float64) (mean, median, p99 float64) {
+		return stats.NewSample(slices.Clone(seconds)).Summary().Brief()
+	}
+	out.MeanTTFTMS, out.MedianTTFTMS, out.P99TTFTMS = brief(m.ttft)
+	out.MeanTPOTMS, out.MedianTPOTMS, out.P99TPOTMS = brief(m.tpot)
+	out.MeanITLMS, out.MedianITLMS, out.P99ITLMS = brief(m.itl)
+	_, _, out.P99SendDelayMS = brief(m.delays)
+	_, _, out.P99ReadDelayMS = brief(m.readDelays)
 	for _, d := range m.delays {
 		out.MaxSendDelayMS = max(out.MaxSendDelayMS, stats.Round(d*1e3, 4))
 	}
@@ -250,19 +253,4 @@ func (m *Meter) Metrics(duration float64) Metrics {
 		out.Stages = &stages
 	}
 	return out
-}
-
-// spread is the mean, the median and the 99th percentile of seconds, in
-// milliseconds.
-func spread(seconds []float64) (mean, median, p99 float64) {
-	if len(seconds) == 0 {
-		return 0, 0, 0
-	}
-	sorted := slices.Clone(seconds)
-	slices.Sort(sorted)
-	var sum float64
-	for _, v := range sorted {
-		sum += v
-	}
-	return stats.Round(sum/float64(len(sorted))*1e3, 4), stats.Round(stats.Percentile(sorted, 50)*1e3, 4), stats.Round(stats.Percentile(sorted, 99)*1e3, 4)
 }

@@ -7,6 +7,8 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+
+	"kvferry/bench/stats"
 )
 
 // A Record is what happened to one request. Times are seconds since the run's start,
@@ -133,11 +135,11 @@ func (r *Record) TTFT() float64 { return r.FirstToken - r.Sent }
 // TPOT is the mean time per output token after the first, in seconds: (last chunk - first
 // chunk) / (output tokens - 1). There is none of a single token.
 func (r *Record) TPOT() (seconds float64, ok bool) {
-	n := r.Output()
-	if n < 2 {
-		return 0, false
+	last := r.FirstToken
+	if n := len(r.TokenTimes); n > 0 {
+		last = r.TokenTimes[n-1]
 	}
-	return (r.TokenTimes[len(r.TokenTimes)-1] - r.FirstToken) / float64(n-1), true
+	return stats.TPOT(r.FirstToken, last, r.Output())
 }
 
 // ITL are the inter-token latencies, in seconds: the gaps between consecutive chunks with

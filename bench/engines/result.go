@@ -207,6 +207,5 @@ func medianOf(all []Sample, f func(Sample) float64) float64 {
 	for _, s := range all {
 		values = append(values, f(s))
 	}
-	slices.Sort(values)
-	return stats.Percentile(values, 50)
+	return stats.Median(values)
 }

@@ -166,7 +166,7 @@ func (c *HandoffConfig) read() (*HandoffResult, error) {
 			return nil, fmt.Errorf("%s: request %d: %d tokens, %s", f.Name(), got.Index, len(got.TokenTimes), got.Failure())
 		}
 		prefill = append(prefill, float64(got.Breakdown.PrefillUS)/1e3)
-		first = append(first, 1e3*(got.TokenTimes[0]-got.Sent))
+		first = append(first, 1e3*got.TTFT())
 		second = append(second, 1e3*(got.TokenTimes[1]-got.Sent))
 	}
 	if len(second) != c.Prompts {

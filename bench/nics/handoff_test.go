@@ -34,7 +34,7 @@ func TestHandoffResult(t *testing.T) {
 	}
 	record := func(sent, first, second float64, prefill client.Count) client.Record {
 		return client.Record{
-			Status: client.StatusOK, Sent: sent, TokenTimes: []float64{sent + first, sent + second}, Usage: &client.Usage{},
+			Status: client.StatusOK, Sent: sent, FirstToken: sent + first, TokenTimes: []float64{sent + first, sent + second}, Usage: &client.Usage{},
 			Breakdown: &client.Breakdown{PrefillUS: prefill},
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/stats"
 )
 
 // The files of testdata are made by the real clients: golden.py says how, names.json has
@@ -53,7 +54,7 @@ func (c *recorded) run(t *testing.T, backend string) *Run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slos, err := ParseGoodput(c.Setup.Goodput)
+	slos, err := stats.ParseSLO(c.Setup.Goodput)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,5 +24,5 @@ func (r *Run) Late(p float64) float64 {
 			late = append(late, r.Records[i].Late())
 		}
 	}
-	return stats.Round(newSample(late).percentile(p), 4)
+	return stats.Round(stats.NewSample(late).Percentile(p), 4)
 }

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"iter"
 	"slices"
 
@@ -18,7 +17,7 @@ type Metrics struct {
 	// flight were bounded; late, Record.Late; and *_due, from when the request was due and not
 	// from when it was sent, which is what its user waits. A name is missing where there is no
 	// value.
-	Latencies map[string]Spread `json:"latency_ms"`
+	Latencies map[string]stats.Summary `json:"latency_ms"`
 
 	MeanE2ELMS   float64 `json:"mean_e2el_ms"`
 	MedianE2ELMS float64 `json:"median_e2el_ms"`
@@ -44,34 +43,6 @@ type Metrics struct {
 	CachedTokens  int            `json:"cached_tokens"`              // of the prompts, that the server had in its prefix cache, as it says
 }
 
-// A Spread is one latency, in milliseconds. It is rounded once, by whoever writes it: 11.74502 that
-// is rounded to 11.7450 first is 11.74 then, and 11.75 in a tool's report.
-type Spread struct {
-	Values int     `json:"values"`
-	Mean   float64 `json:"mean"`
-	Std    float64 `json:"std"`
-	Median float64 `json:"median"`
-	P90    float64 `json:"p90"`
-	P95    float64 `json:"p95"`
-	P99    float64 `json:"p99"`
-	Max    float64 `json:"max"`
-}
-
-// MarshalJSON writes it to a tenth of a microsecond.
-func (s Spread) MarshalJSON() ([]byte, error) {
-	type plain Spread // without this method
-	p := plain(s)
-	for _, v := range []*float64{&p.Mean, &p.Std, &p.Median, &p.P90, &p.P95, &p.P99, &p.Max} {
-		*v = stats.Round(*v, 4)
-	}
-	return json.Marshal(p)
-}
-
-// spread sums a sample up.
-func (s sample) spread() Spread {
-	return Spread{len(s), s.mean(), s.std(), s.median(), s.percentile(90), s.percentile(95), s.percentile(99), s.max()}
-}
-
 // Names of latencies in Metrics.Latencies.
 const (
 	nameTTFT     = "ttft"
@@ -91,7 +62,7 @@ const (
 //   - queue: the same, where the requests in flight were bounded.
 //   - the others: requests without a Failure. One that failed early has a short latency, and
 //     would make a server that fails look fast.
-func (r *Run) samples() map[string]sample {
+func (r *Run) samples() map[string]stats.Sample {
 	lists := map[string][]float64{}
 	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
 	several := r.severalTokens()
@@ -109,7 +80,7 @@ func (r *Run) samples() map[string]sample {
 			continue
 		}
 		add(nameTTFT, rec.TTFT())
-		add(nameTTFTDue, rec.FirstToken-rec.Intended)
+		add(nameTTFTDue, rec.TTFT()+rec.Sent-rec.Intended)
 		add(nameE2EL, rec.E2EL())
 		add(nameE2ELDue, rec.E2EL()+rec.Sent-rec.Intended)
 		if v, ok := rec.TPOT(); ok {
@@ -120,12 +91,12 @@ func (r *Run) samples() map[string]sample {
 			add(nameITLToken, perToken(rec)...)
 		}
 	}
-	all := map[string]sample{}
+	all := map[string]stats.Sample{}
 	for name, values := range lists {
 		if len(values) == 0 {
 			continue
 		}
-		all[name] = newSample(values)
+		all[name] = stats.NewSample(values)
 	}
 	return all
 }
@@ -199,10 +170,10 @@ func (r *Run) Metrics() *Metrics {
 	return r.metrics(r.samples())
 }
 
-func (r *Run) metrics(samples map[string]sample) *Metrics {
+func (r *Run) metrics(samples map[string]stats.Sample) *Metrics {
 	var meter client.Meter
 	// What mooncake's rows have comes from the same meter, so that one name is one formula.
-	m := &Metrics{Latencies: map[string]Spread{}, CountedBy: map[string]int{}, FinishReasons: map[string]int{}}
+	m := &Metrics{Latencies: map[string]stats.Summary{}, CountedBy: map[string]int{}, FinishReasons: map[string]int{}}
 	kept := 0
 	for i := range r.Records {
 		rec := &r.Records[i]
@@ -236,11 +207,10 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 	}
 	m.Metrics = meter.Metrics(r.Duration)
 	for name, s := range samples {
-		m.Latencies[name] = s.spread()
+		m.Latencies[name] = s.Summary()
 	}
-	itl, e2el := m.Latencies[nameITL], m.Latencies[nameE2EL]
-	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = stats.Round(itl.Mean, 4), stats.Round(itl.Median, 4), stats.Round(itl.P99, 4)
-	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = stats.Round(e2el.Mean, 4), stats.Round(e2el.Median, 4), stats.Round(e2el.P99, 4)
+	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = m.Latencies[nameITL].Brief()
+	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = m.Latencies[nameE2EL].Brief()
 	// Little's law would give the same mean from latencies; this one counts the time of failed
 	// requests, too, which the server had to bear.
 	flight := r.inFlight()

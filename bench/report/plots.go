@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -9,11 +10,11 @@ import (
 )
 
 // milliseconds are a sample's values, of many as many as a curve can show.
-func (s sample) milliseconds() []float64 {
+func milliseconds(s stats.Sample) []float64 {
 	n := min(len(s), document.CurvePoints+1)
 	list := make([]float64, n)
 	for i := range list {
-		list[i] = s.percentile(100 * float64(i) / float64(max(n-1, 1)))
+		list[i] = s.Percentile(100 * float64(i) / float64(max(n-1, 1)))
 	}
 	return list
 }
@@ -33,18 +34,16 @@ func distributions(reports []*Report) (plots []document.Plot) {
 			if len(reports) > 1 {
 				name = r.name() + " "
 			}
-			curves = append(curves, document.Distribution{Name: name, Values: r.samples[d.name].milliseconds()})
+			curves = append(curves, document.Distribution{Name: name, Values: milliseconds(r.samples[d.name])})
 			if per := r.samples[nameITLToken]; d.name == nameITL && len(per) > 0 {
 				curves[len(curves)-1].Name = name + "between chunks"
-				curves = append(curves, document.Distribution{Name: name + "per token", Values: per.milliseconds()})
+				curves = append(curves, document.Distribution{Name: name + "per token", Values: milliseconds(per)})
 			}
 			if due := r.samples[nameE2ELDue]; d.name == nameE2EL && r.bounded() && len(due) > 0 {
 				curves[len(curves)-1].Name = name + "from sending"
-				curves = append(curves, document.Distribution{Name: name + "from the due time", Values: due.milliseconds()})
+				curves = append(curves, document.Distribution{Name: name + "from the due time", Values: milliseconds(due)})
 			}
-			if i := slices.IndexFunc(r.Goodput, func(s SLO) bool { return s.Metric == d.slo }); i >= 0 {
-				limit = r.Goodput[i].MS
-			}
+			limit = cmp.Or(r.Goodput.Limit(d.slo), limit)
 		}
 		plots = append(plots, document.CDF(d.title, "ms", curves, limit))
 	}
@@ -113,8 +112,7 @@ func (p *Report) ttftOverTime() (c document.Curve) {
 		}
 	}
 	for _, bin := range slices.Sorted(maps.Keys(by)) {
-		slices.Sort(by[bin])
-		c.Add((float64(bin)+0.5)*width, stats.Percentile(by[bin], 50))
+		c.Add((float64(bin)+0.5)*width, stats.Median(by[bin]))
 	}
 	return c
 }

@@ -16,6 +16,7 @@ import (
 	"kvferry/bench/document"
 	"kvferry/bench/document/documenttest"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 )
 
 // golden is a recorded run of testdata.
@@ -60,7 +61,7 @@ func TestMetrics(t *testing.T) {
 	chunky.Usage = &client.Usage{PromptTokens: 10, CompletionTokens: 4}
 	failed := client.Record{Intended: 4, Sent: 4, Finish: 5, Status: client.StatusFailed, Error: "no"}
 	r := &Run{Duration: 20, Records: []client.Record{first, second, chunky, failed}, Setup: Setup{
-		Clock: ClockReal, RequestRate: 1, MaxConcurrency: 1, Goodput: []SLO{{"ttft", 600}, {"e2el", 3000}},
+		Clock: ClockReal, RequestRate: 1, MaxConcurrency: 1, Goodput: stats.SLO{{Metric: "ttft", MS: 600}, {Metric: "e2el", MS: 3000}},
 	}}
 	first.Usage.CachedTokens = 6
 	m := r.Metrics()
@@ -330,7 +331,7 @@ func TestAppendLine(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	if slos, err := ParseGoodput([]string{"ttft:200", "tpot:30.5,e2el:0"}); err != nil || len(slos) != 3 || slos[1] != (SLO{"tpot", 30.5}) {
+	if slos, err := stats.ParseSLO([]string{"ttft:200", "tpot:30.5,e2el:0"}); err != nil || len(slos) != 3 || slos[1] != (stats.Bound{Metric: "tpot", MS: 30.5}) {
 		t.Error(slos, err)
 	}
 	if p, err := ParseMetadata(" tp = 2=3"); err != nil || p != (Pair{"tp", "2=3"}) {
@@ -340,10 +341,10 @@ func TestParse(t *testing.T) {
 		err  func() error
 		want string
 	}{
-		{func() error { _, err := ParseGoodput([]string{"itl:3"}); return err }, `"itl:3": write METRIC:MS`},
-		{func() error { _, err := ParseGoodput([]string{"ttft:-3"}); return err }, `"ttft:-3": write ttft:MS`},
-		{func() error { _, err := ParseGoodput([]string{"ttft:NaN"}); return err }, `"ttft:NaN": write ttft:MS`},
-		{func() error { _, err := ParseGoodput([]string{"ttft:1", "ttft:2"}); return err }, `"ttft:2": ttft is given twice`},
+		{func() error { _, err := stats.ParseSLO([]string{"itl:3"}); return err }, `"itl:3": write METRIC:MS`},
+		{func() error { _, err := stats.ParseSLO([]string{"ttft:-3"}); return err }, `"ttft:-3": write ttft:MS`},
+		{func() error { _, err := stats.ParseSLO([]string{"ttft:NaN"}); return err }, `"ttft:NaN": write ttft:MS`},
+		{func() error { _, err := stats.ParseSLO([]string{"ttft:1", "ttft:2"}); return err }, `"ttft:2": ttft is given twice`},
 		{func() error { _, err := ParseMetadata("tp"); return err }, `"tp": write KEY=VALUE`},
 		{func() error { _, err := ParsePercentiles("50,101"); return err }, `"101": write percentiles from 0 to 100`},
 		{func() error { _, err := ParsePercentiles("50,"); return err }, `"": write percentiles`},

@@ -13,6 +13,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 )
 
 // A Run is a run that is over, or was interrupted.
@@ -102,12 +103,12 @@ type Setup struct {
 	RangeRatio        float64 `json:"random_range_ratio"`
 	ShareGPTOutputLen int     `json:"sharegpt_output_len,omitempty"` // 0: as long as the recorded answer
 
-	RequestRate     float64 `json:"-"` // requests/s, or +Inf
-	Burstiness      float64 `json:"-"`
-	RampUp          *RampUp `json:"ramp_up,omitempty"`
-	TraceTimestamps bool    `json:"trace_timestamps,omitempty"` // requests are sent when the trace says
-	MaxConcurrency  int     `json:"max_concurrency,omitempty"`  // 0: no bound
-	Goodput         []SLO   `json:"goodput,omitempty"`
+	RequestRate     float64   `json:"-"` // requests/s, or +Inf
+	Burstiness      float64   `json:"-"`
+	RampUp          *RampUp   `json:"ramp_up,omitempty"`
+	TraceTimestamps bool      `json:"trace_timestamps,omitempty"` // requests are sent when the trace says
+	MaxConcurrency  int       `json:"max_concurrency,omitempty"`  // 0: no bound
+	Goodput         stats.SLO `json:"goodput,omitempty"`
 
 	LoRA     []string `json:"lora,omitempty"`
 	LoRAPick string   `json:"lora_assignment,omitempty"` // how a request gets its adapter
@@ -150,35 +151,6 @@ func ParseMetadata(text string) (Pair, error) {
 		return Pair{}, fmt.Errorf("%q: write KEY=VALUE", text)
 	}
 	return Pair{key, strings.TrimSpace(value)}, nil
-}
-
-// An SLO is a bound that a good request keeps.
-type SLO struct {
-	Metric string  `json:"metric"` // ttft, tpot or e2el
-	MS     float64 `json:"ms"`
-}
-
-// sloMetrics are what --goodput may bound, in both tools.
-var sloMetrics = []string{"ttft", "tpot", "e2el"}
-
-// ParseGoodput reads bounds as --goodput has them: ttft:200 tpot:50. Each item may hold
-// several, with a space or a comma between them.
-func ParseGoodput(items []string) ([]SLO, error) {
-	var slos []SLO
-	for _, text := range strings.FieldsFunc(strings.Join(items, " "), func(r rune) bool { return r == ' ' || r == ',' }) {
-		metric, value, _ := strings.Cut(text, ":")
-		ms, err := strconv.ParseFloat(value, 64)
-		switch {
-		case !slices.Contains(sloMetrics, metric):
-			return nil, fmt.Errorf("%q: write METRIC:MS with the metric %s", text, strings.Join(sloMetrics, ", "))
-		case err != nil || !(ms >= 0) || math.IsInf(ms, 0):
-			return nil, fmt.Errorf("%q: write %s:MS with milliseconds, 0 or more", text, metric)
-		case slices.ContainsFunc(slos, func(s SLO) bool { return s.Metric == metric }):
-			return nil, fmt.Errorf("%q: %s is given twice", text, metric)
-		}
-		slos = append(slos, SLO{metric, ms})
-	}
-	return slos, nil
 }
 
 // percentileMetrics are what --percentile-metrics may name, in the order in which vLLM

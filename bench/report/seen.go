@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"kvferry/bench/client"
+	"kvferry/bench/stats"
 )
 
 // seen is a request as a tool's client keeps it: the fields of RequestFuncOutput, which both
@@ -27,17 +28,14 @@ type seen struct {
 // tpot is (latency - TTFT) / (output tokens - 1), as both tools have it; none of a single
 // token.
 func (s *seen) tpot() (seconds float64, ok bool) {
-	if s.output < 2 {
-		return 0, false
-	}
-	return (s.latency - s.ttft) / float64(s.output-1), true
+	return stats.TPOT(s.ttft, s.latency, s.output)
 }
 
 // common is what both tools keep alike.
 func common(r *client.Record) seen {
 	s := seen{
 		start: r.Sent, queue: r.Sent - r.Intended, prompt: r.Input(), asked: r.PromptTokens,
-		text: r.Text, err: r.Error, itl: func() []float64 { return gaps(r.TokenTimes) },
+		text: r.Text, err: r.Error, itl: func() []float64 { return slices.AppendSeq(make([]float64, 0, max(len(r.TokenTimes)-1, 0)), r.ITL()) },
 	}
 	s.asked = cmp.Or(s.asked, s.prompt)
 	return s
@@ -84,15 +82,6 @@ func gapCount(records []client.Record) (n int) {
 		n += max(len(records[i].TokenTimes)-1, 0)
 	}
 	return n
-}
-
-// gaps are the differences of times.
-func gaps(times []float64) []float64 {
-	list := make([]float64, 0, max(len(times)-1, 0))
-	for i := 1; i < len(times); i++ {
-		list = append(list, times[i]-times[i-1])
-	}
-	return list
 }
 
 // Backends of SGLang's client that differ in what they keep.

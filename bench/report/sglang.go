@@ -8,6 +8,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"kvferry/bench/stats"
 )
 
 // An SGLang is a run as sglang.bench_serving reports it: calculate_metrics and benchmark of
@@ -34,7 +36,7 @@ type SGLang struct {
 	good                  int   // that kept all of them
 	peakTokens            float64
 	peakRequests          int
-	e2el, ttft, tpot, itl sample
+	e2el, ttft, tpot, itl stats.Sample
 }
 
 // NewSGLang computes SGLang's figures.
@@ -67,7 +69,7 @@ func NewSGLang(run *Run) *SGLang {
 			g.good++
 		}
 	}
-	g.e2el, g.ttft, g.tpot, g.itl = newSample(e2el), newSample(ttft), newSample(tpot), newSample(itl)
+	g.e2el, g.ttft, g.tpot, g.itl = stats.NewSample(e2el), stats.NewSample(ttft), stats.NewSample(tpot), stats.NewSample(itl)
 	g.peakTokens, g.peakRequests = peaks(g.requests)
 	return g
 }
@@ -75,7 +77,7 @@ func NewSGLang(run *Run) *SGLang {
 // latency is a figure of the end-to-end latencies: not a number where nothing succeeded, for
 // here the tool does not put a 0 in (its percentiles raise an exception then, and it reports
 // nothing at all).
-func (g *SGLang) latency(of func(sample) float64) float64 {
+func (g *SGLang) latency(of func(stats.Sample) float64) float64 {
 	if len(g.e2el) == 0 {
 		return math.NaN()
 	}
@@ -83,7 +85,7 @@ func (g *SGLang) latency(of func(sample) float64) float64 {
 }
 
 // concurrency is the mean number of requests in flight, by Little's law.
-func (g *SGLang) concurrency() float64 { return per(sum(g.e2el), g.run.Duration) }
+func (g *SGLang) concurrency() float64 { return per(g.e2el.Sum(), g.run.Duration) }
 
 // share is of all requests that were sent.
 func (g *SGLang) share(n int) float64 { return per(float64(n), float64(len(g.requests))) }
@@ -192,13 +194,13 @@ func (g *SGLang) goodput(l *layout) {
 // An sglangBlock is one of the report's groups of latencies.
 type sglangBlock struct {
 	key, name, title string
-	of               func(func(sample) float64) float64
+	of               func(func(stats.Sample) float64) float64
 	max              bool // has a line of the greatest
 }
 
 func (g *SGLang) blocks() []sglangBlock {
-	of := func(s sample) func(func(sample) float64) float64 {
-		return func(f func(sample) float64) float64 { return f(s) }
+	of := func(s stats.Sample) func(func(stats.Sample) float64) float64 {
+		return func(f func(stats.Sample) float64) float64 { return f(s) }
 	}
 	return []sglangBlock{
 		{"e2e_latency", "E2E Latency", "End-to-End Latency", g.latency, false},
@@ -217,17 +219,17 @@ type sglangFigure struct {
 // figures are those of a block in the order of the JSON; the text has no standard deviation,
 // and the JSON no greatest gap.
 func (b *sglangBlock) figures() []sglangFigure {
-	p := func(q float64) float64 { return b.of(func(s sample) float64 { return s.percentile(q) }) }
+	p := func(q float64) float64 { return b.of(func(s stats.Sample) float64 { return s.Percentile(q) }) }
 	all := []sglangFigure{
-		{"Mean", "mean", b.of(sample.mean)},
-		{"Median", "median", b.of(sample.median)},
-		{"Std", "std", b.of(sample.std)},
+		{"Mean", "mean", b.of(stats.Sample.Mean)},
+		{"Median", "median", b.of(stats.Sample.Median)},
+		{"Std", "std", b.of(stats.Sample.Std)},
 		{"P90", "p90", p(90)},
 		{"P95", "p95", p(95)},
 		{"P99", "p99", p(99)},
 	}
 	if b.max {
-		all = append(all, sglangFigure{"Max", "", b.of(sample.max)})
+		all = append(all, sglangFigure{"Max", "", b.of(stats.Sample.Max)})
 	}
 	return all
 }

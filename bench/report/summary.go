@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 )
 
 // A Summary is summary.json.
@@ -38,7 +39,7 @@ type Row struct {
 type Report struct {
 	*Run
 	M             *Metrics
-	samples       map[string]sample
+	samples       map[string]stats.Sample
 	faults, notes []string
 }
 

@@ -298,10 +298,4 @@ func (r *Run) arrivals() string {
 	return fmt.Sprintf("%g a second, burstiness %g", r.RequestRate, r.Burstiness)
 }
 
-func (r *Run) sloText() string {
-	var parts []string
-	for _, s := range r.Goodput {
-		parts = append(parts, fmt.Sprintf("%s up to %g ms", strings.ToUpper(s.Metric), s.MS))
-	}
-	return strings.Join(parts, ", ")
-}
+func (r *Run) sloText() string { return r.Goodput.Text("up to", ", ") }

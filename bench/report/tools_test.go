@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kvferry/bench/client"
+	"kvferry/bench/stats"
 )
 
 // TestInterrupted: what was in flight when a run was interrupted is no failure of the server, in
@@ -13,7 +14,7 @@ import (
 func TestInterrupted(t *testing.T) {
 	r := plain()
 	r.Interrupted = true
-	r.Goodput = []SLO{{"ttft", 1e6}}
+	r.Goodput = stats.SLO{{Metric: "ttft", MS: 1e6}}
 	for i := 90; i < 100; i++ {
 		r.Records[i].Status, r.Records[i].Error = client.StatusInterrupted, "given up: the run was interrupted"
 	}

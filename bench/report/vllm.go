@@ -6,6 +6,8 @@ import (
 	"io"
 	"math"
 	"time"
+
+	"kvferry/bench/stats"
 )
 
 // A VLLM is a run as `vllm bench serve` reports it: calculate_metrics and benchmark of
@@ -33,9 +35,9 @@ type VLLM struct {
 	good                     int // that kept all SLOs
 	peakTokens               float64
 	peakRequests             int
-	ttft, tpot, itl, e2el    sample
-	queue, queued            sample // waiting for room; latency and it
-	bounded, ratedAndBounded bool   // whether the two are reported
+	ttft, tpot, itl, e2el    stats.Sample
+	queue, queued            stats.Sample // waiting for room; latency and it
+	bounded, ratedAndBounded bool         // whether the two are reported
 }
 
 // NewVLLM computes vLLM's figures. They are computed once and hold a number for each gap
@@ -68,17 +70,17 @@ func NewVLLM(run *Run) *VLLM {
 		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl()...), append(e2el, s.latency)
 		queue, queued = append(queue, s.queue), append(queued, s.latency+s.queue)
 	}
-	v.ttft, v.tpot, v.itl, v.e2el = newSample(ttft), newSample(tpot), newSample(itl), newSample(e2el)
-	v.queue, v.queued = newSample(queue), newSample(queued)
+	v.ttft, v.tpot, v.itl, v.e2el = stats.NewSample(ttft), stats.NewSample(tpot), stats.NewSample(itl), stats.NewSample(e2el)
+	v.queue, v.queued = stats.NewSample(queue), stats.NewSample(queued)
 	v.peakTokens, v.peakRequests = peaks(v.requests)
 	return v
 }
 
 // keeps is whether a request keeps all SLOs. The TPOT of a single token counts as 0. Values
 // are compared in seconds, as vLLM does.
-func (s *seen) keeps(slos []SLO) bool {
-	for _, slo := range slos {
-		if !(slo.MS/1000 >= s.value(slo.Metric)) {
+func (s *seen) keeps(slo stats.SLO) bool {
+	for _, b := range slo {
+		if !(b.MS/1000 >= s.value(b.Metric)) {
 			return false
 		}
 	}
@@ -108,7 +110,7 @@ func (s *Setup) rate() float64 {
 // A block is one of the report's groups of latencies.
 type block struct {
 	key, name, title string
-	values           sample
+	values           stats.Sample
 }
 
 // blocks are those that the report has, in its order.
@@ -161,10 +163,10 @@ func (v *VLLM) WriteText(w io.Writer) error {
 	l.number("Total token throughput (tok/s):", per(float64(v.input+v.output), duration))
 	for _, b := range v.blocks() {
 		l.heading(b.title, "-")
-		l.number("Mean "+b.name+" (ms):", b.values.mean())
-		l.number("Median "+b.name+" (ms):", b.values.median())
+		l.number("Mean "+b.name+" (ms):", b.values.Mean())
+		l.number("Median "+b.name+" (ms):", b.values.Median())
 		for _, p := range v.run.percentiles() {
-			l.number("P"+percentileWord(p)+" "+b.name+" (ms):", b.values.percentile(p))
+			l.number("P"+percentileWord(p)+" "+b.name+" (ms):", b.values.Percentile(p))
 		}
 	}
 	l.heading("", "=")
@@ -248,11 +250,11 @@ func (v *VLLM) result() *object {
 		o.set("rps_change_events", events)
 	}
 	for _, b := range v.blocks() {
-		o.set("mean_"+b.key+"_ms", b.values.mean())
-		o.set("median_"+b.key+"_ms", b.values.median())
-		o.set("std_"+b.key+"_ms", b.values.std())
+		o.set("mean_"+b.key+"_ms", b.values.Mean())
+		o.set("median_"+b.key+"_ms", b.values.Median())
+		o.set("std_"+b.key+"_ms", b.values.Std())
 		for _, p := range run.percentiles() {
-			o.set("p"+percentileWord(p)+"_"+b.key+"_ms", b.values.percentile(p))
+			o.set("p"+percentileWord(p)+"_"+b.key+"_ms", b.values.Percentile(p))
 		}
 	}
 	return o

@@ -14,6 +14,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
+	"kvferry/bench/stats"
 	"kvferry/internal/config"
 )
 
@@ -162,7 +163,7 @@ func parseRow(row, config fields) (*Run, error) {
 	}
 	for name, spread := range latencies {
 		for statistic, v := range spread {
-			if statistic == "p50" {
+			if statistic == "p50" { // simulate's word until November 2026
 				statistic = "median"
 			}
 			if statistic != "values" {
@@ -229,7 +230,7 @@ func readRecords(path string) (map[string][]Request, error) {
 }
 
 // parseRecord reads a line: a client.Record, or simulate's shorter one, which alone says when its
-// request arrived. TPOT is (last token - first token) / (output tokens - 1) of both. good is
+// request arrived. good is
 // whether it counts: the request was answered.
 func parseRecord(f fields, line []byte) (index int, q Request, good bool, err error) {
 	if f.has("arrived") {
@@ -245,8 +246,8 @@ func parseRecord(f fields, line []byte) (index int, q Request, good bool, err er
 			return 0, Request{}, false, err
 		}
 		q := Request{TTFT: s.First - s.Arrived, E2EL: s.Finish - s.Arrived, TPOT: nan, Prompt: s.Prompt, Output: s.Output}
-		if s.Output > 1 {
-			q.TPOT = (s.Finish - s.First) / float64(s.Output-1)
+		if v, ok := stats.TPOT(s.First, s.Finish, s.Output); ok {
+			q.TPOT = v
 		}
 		return s.Index, q, s.Output > 0, nil
 	}

@@ -206,8 +206,12 @@ func (r *Run) derive() {
 		for i := range r.Requests {
 			all = append(all, r.Requests[i].values(name)...)
 		}
-		for statistic, v := range statistics(all) {
-			set(statistic+"_"+name+"_ms", v)
+		if len(all) == 0 {
+			continue
+		}
+		summary := stats.NewSample(all).Summary()
+		for _, f := range stats.Figures {
+			set(f.Name+"_"+name+"_ms", f.Of(summary))
 		}
 	}
 }
@@ -218,26 +222,4 @@ func finite(v float64) error {
 		return fmt.Errorf("%v is no time in seconds", v)
 	}
 	return nil
-}
-
-// statistics are those of latencies in seconds, in milliseconds, by the formulas that both
-// tools have: numpy's mean, population standard deviation and linear percentiles. There are
-// none of no values.
-func statistics(seconds []float64) map[string]float64 {
-	if len(seconds) == 0 {
-		return nil
-	}
-	slices.Sort(seconds)
-	n, sum, squares := float64(len(seconds)), 0.0, 0.0
-	for _, v := range seconds {
-		sum += v
-	}
-	for _, v := range seconds {
-		squares += (v - sum/n) * (v - sum/n)
-	}
-	all := map[string]float64{"mean": 1e3 * sum / n, "std": 1e3 * math.Sqrt(squares/n)}
-	for name, p := range map[string]float64{"median": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100} {
-		all[name] = 1e3 * stats.Percentile(seconds, p)
-	}
-	return all
 }

@@ -21,6 +21,7 @@ import (
 	"kvferry/bench/report"
 	"kvferry/bench/result"
 	"kvferry/bench/simulation"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/load/dispatch"
@@ -235,7 +236,7 @@ func TestSearch(t *testing.T) {
 	if err := document.WriteFiles(cfg.Out, document.File{Name: document.LogFile, Write: func(io.Writer) error { return nil }}); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Setup.Goodput = []report.SLO{{Metric: "ttft", MS: 100}}
+	cfg.Setup.Goodput = stats.SLO{{Metric: "ttft", MS: 100}}
 	var out bytes.Buffer
 	cfg.Stdout = &out
 	if err := Run(t.Context(), cfg); err != nil {
@@ -276,7 +277,7 @@ func TestSearchReportsTheAnswer(t *testing.T) {
 	cfg := configOf(t, target)
 	cfg.Load.Burstiness = 1e6 // even gaps
 	cfg.Search = &RateConfig{Start: start, Max: start}
-	cfg.Setup.Goodput = []report.SLO{{Metric: "ttft", MS: 100}}
+	cfg.Setup.Goodput = stats.SLO{{Metric: "ttft", MS: 100}}
 	if err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}

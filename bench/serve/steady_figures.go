@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"slices"
 	"strconv"
 
 	"kvferry/bench/client"
@@ -12,31 +11,22 @@ import (
 	"kvferry/bench/stats"
 )
 
-// A SteadySpread summarizes one latency, in milliseconds. Percentiles are numpy.percentile's linear kind. All fields
-// are 0 if there are no values.
-type SteadySpread struct {
-	Values int     `json:"values"`
-	Mean   float64 `json:"mean_ms"`
-	Median float64 `json:"median_ms"`
-	P99    float64 `json:"p99_ms"`
-}
-
 // SteadyFigures hold the figures of a window; the comment in steady.go says what counts in which.
 type SteadyFigures struct {
 	SteadyWindow
-	Duration          float64      `json:"duration_s"`
-	Sent              int          `json:"sent_requests"`
-	Completed         int          `json:"completed_requests"`
-	InputTokens       int          `json:"input_tokens"`  // of requests sent in the window
-	OutputTokens      float64      `json:"output_tokens"` // by chunks; not whole where a request's tokens are shared out
-	RequestThroughput float64      `json:"request_throughput"`
-	InputThroughput   float64      `json:"input_token_throughput"`
-	OutputThroughput  float64      `json:"output_token_throughput"`
-	MeanConcurrency   float64      `json:"mean_concurrency"`
-	TTFT              SteadySpread `json:"ttft"`
-	TPOT              SteadySpread `json:"tpot"`
-	ITL               SteadySpread `json:"itl"`
-	E2EL              SteadySpread `json:"e2el"`
+	Duration          float64       `json:"duration_s"`
+	Sent              int           `json:"sent_requests"`
+	Completed         int           `json:"completed_requests"`
+	InputTokens       int           `json:"input_tokens"`  // of requests sent in the window
+	OutputTokens      float64       `json:"output_tokens"` // by chunks; not whole where a request's tokens are shared out
+	RequestThroughput float64       `json:"request_throughput"`
+	InputThroughput   float64       `json:"input_token_throughput"`
+	OutputThroughput  float64       `json:"output_token_throughput"`
+	MeanConcurrency   float64       `json:"mean_concurrency"`
+	TTFT              stats.Summary `json:"ttft"`
+	TPOT              stats.Summary `json:"tpot"`
+	ITL               stats.Summary `json:"itl"`
+	E2EL              stats.Summary `json:"e2el"`
 }
 
 // Figures computes the window's figures from the records that it was found in. It takes 8 bytes of memory for each
@@ -75,25 +65,10 @@ func (w SteadyWindow) Figures(records iter.Seq[*client.Record]) SteadyFigures {
 		f.OutputThroughput = f.OutputTokens / f.Duration
 		f.MeanConcurrency /= f.Duration
 	}
-	f.TTFT, f.TPOT, f.ITL, f.E2EL = spread(ttft), spread(tpot), spread(itl), spread(e2el)
+	for to, seconds := range map[*stats.Summary][]float64{&f.TTFT: ttft, &f.TPOT: tpot, &f.ITL: itl, &f.E2EL: e2el} {
+		*to = stats.NewSample(seconds).Summary().Rounded()
+	}
 	return f
-}
-
-// spread is of seconds, which it sorts.
-func spread(seconds []float64) SteadySpread {
-	if len(seconds) == 0 {
-		return SteadySpread{}
-	}
-	slices.Sort(seconds)
-	sum := 0.0
-	for _, v := range seconds {
-		sum += v
-	}
-	ms := func(v float64) float64 { return stats.Round(v*1e3, 4) }
-	return SteadySpread{
-		Values: len(seconds), Mean: ms(sum / float64(len(seconds))),
-		Median: ms(stats.Percentile(seconds, 50)), P99: ms(stats.Percentile(seconds, 99)),
-	}
 }
 
 // WholeWindow returns the window of a whole run, from the first Sent to the last Finish, so that the run's figures come
@@ -134,12 +109,12 @@ func SteadyTable(whole, window SteadyFigures) document.Table {
 	row("Output token throughput (tok/s)", func(f SteadyFigures) float64 { return f.OutputThroughput })
 	for _, s := range []struct {
 		name string
-		of   func(SteadyFigures) SteadySpread
+		of   func(SteadyFigures) stats.Summary
 	}{
-		{"TTFT", func(f SteadyFigures) SteadySpread { return f.TTFT }},
-		{"TPOT", func(f SteadyFigures) SteadySpread { return f.TPOT }},
-		{"ITL", func(f SteadyFigures) SteadySpread { return f.ITL }},
-		{"E2EL", func(f SteadyFigures) SteadySpread { return f.E2EL }},
+		{"TTFT", func(f SteadyFigures) stats.Summary { return f.TTFT }},
+		{"TPOT", func(f SteadyFigures) stats.Summary { return f.TPOT }},
+		{"ITL", func(f SteadyFigures) stats.Summary { return f.ITL }},
+		{"E2EL", func(f SteadyFigures) stats.Summary { return f.E2EL }},
 	} {
 		row("Mean "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).Mean })
 		row("Median "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).Median })

@@ -226,7 +226,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("%+v in order, %+v shuffled", a, b)
 	}
 	text, err := json.Marshal(before)
-	if err != nil || !strings.Contains(string(text), `"method"`) || !strings.Contains(string(text), `"mean_ms"`) {
+	if err != nil || !strings.Contains(string(text), `"method"`) || !strings.Contains(string(text), `"ttft":{"values":`) {
 		t.Errorf("%s, %v", text, err)
 	}
 }

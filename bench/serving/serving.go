@@ -113,8 +113,7 @@ func medianOf(runs []Result, f func(Result) float64) float64 {
 	for i, r := range runs {
 		v[i] = f(r)
 	}
-	slices.Sort(v)
-	return stats.Percentile(v, 50)
+	return stats.Median(v)
 }
 
 func report(w io.Writer, runs []Result) error {

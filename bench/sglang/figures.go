@@ -11,18 +11,8 @@ import (
 // not there.
 type Figures map[string]float64
 
-// statistics of a latency, as names have them, and where a Spread has them.
-var statistics = []struct {
-	name string
-	of   func(report.Spread) float64
-}{
-	{"mean", func(s report.Spread) float64 { return s.Mean }},
-	{"median", func(s report.Spread) float64 { return s.Median }},
-	{"p90", func(s report.Spread) float64 { return s.P90 }},
-	{"p95", func(s report.Spread) float64 { return s.P95 }},
-	{"p99", func(s report.Spread) float64 { return s.P99 }},
-	{"max", func(s report.Spread) float64 { return s.Max }},
-}
+// statistics are those of a latency that a record may have.
+var statistics = stats.Figures[:6]
 
 // latencies by their names in figures, and in report.Metrics.
 var latencies = [][2]string{{"e2e", "e2el"}, {"ttft", "ttft"}, {"tpot", "tpot"}, {"itl", "itl"}}
@@ -49,7 +39,7 @@ func Keys() []string {
 	}
 	for _, l := range latencies {
 		for _, s := range statistics {
-			keys = append(keys, key(s.name, l[0]))
+			keys = append(keys, key(s.Name, l[0]))
 		}
 	}
 	return keys
@@ -64,10 +54,10 @@ func Of(m *report.Metrics) Figures {
 		f[r.name] = stats.Round(r.of(m), 4)
 	}
 	for _, l := range latencies {
-		spread, there := m.Latencies[l[1]]
+		summary, there := m.Latencies[l[1]]
 		for _, s := range statistics {
 			if there {
-				f[key(s.name, l[0])] = stats.Round(s.of(spread), 4)
+				f[key(s.Name, l[0])] = stats.Round(s.Of(summary), 4)
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -24,7 +23,7 @@ func (r *Result) document() *document.Document {
 		Title: "kvbench simulate", Brief: brief,
 		Head: []string{fmt.Sprintf("virtual time, everything modelled: %s (%s)", r.Cluster.Profile, r.Cluster.GPU), "cluster  " + r.Cluster.String(), "load     " + r.Load.String()},
 		Sections: []document.Section{{Tables: r.tables(), Plots: []document.Plot{
-			distribution("TTFT (ms), share of requests", r.TTFT, r.SLO.TTFT), distribution("TPOT (ms), share of requests", r.TPOT, r.SLO.TPOT),
+			distribution("TTFT (ms), share of requests", r.TTFT, r.SLO.Limit("ttft")), distribution("TPOT (ms), share of requests", r.TPOT, r.SLO.Limit("tpot")),
 		}}},
 	}
 	d.Notes.Add(document.Info, r.lines()...)
@@ -32,7 +31,7 @@ func (r *Result) document() *document.Document {
 }
 
 // distribution has the share of values up to x, and the SLO's limit; nil if there are no values.
-func distribution(title string, h *stats.Histogram, limit time.Duration) document.Plot {
+func distribution(title string, h *stats.Histogram, limit float64) document.Plot {
 	if h == nil || h.Count() == 0 {
 		return nil
 	}
@@ -40,7 +39,7 @@ func distribution(title string, h *stats.Histogram, limit time.Duration) documen
 	for q := 0; q <= 999; q++ {
 		values = append(values, float64(h.Percentile(float64(q)/10))/1e6)
 	}
-	return document.CDF(title, "ms", []document.Distribution{{Values: values}}, float64(limit)/1e6)
+	return document.CDF(title, "ms", []document.Distribution{{Values: values}}, limit)
 }
 
 // document is a sweep as people read it: curves over the first parameter, one for each value of the second, and
@@ -64,7 +63,7 @@ func (r *SweepResult) document() *document.Document {
 	busiest := func(of func(Role) float64) func(*Result) float64 {
 		return func(p *Result) float64 { return 100 * greatest(p.Roles, of) }
 	}
-	figureOf := func(metric string, of func(LatencyRecord) float64) func(*Result) float64 {
+	figureOf := func(metric string, of func(stats.Summary) float64) func(*Result) float64 {
 		return func(p *Result) float64 {
 			if l, ok := p.latency(metric); ok {
 				return of(l)
@@ -72,7 +71,7 @@ func (r *SweepResult) document() *document.Document {
 			return math.NaN()
 		}
 	}
-	mean, p99 := func(l LatencyRecord) float64 { return l.Mean }, func(l LatencyRecord) float64 { return l.P99 }
+	mean, p99 := func(l stats.Summary) float64 { return l.Mean }, func(l stats.Summary) float64 { return l.P99 }
 	for _, c := range []struct {
 		title string
 		of    func(*Result) float64

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	"kvferry/bench/document"
 	"kvferry/bench/stats"
@@ -29,7 +28,7 @@ type Result struct {
 	see       string                   // the flag that Failure is about
 	Beyond    int                      `json:"beyond_model_len,omitempty"` // requests longer than the model of the profile takes
 	DurationS float64                  `json:"duration_s"`
-	Latency   map[string]LatencyRecord `json:"latency_ms"` // ttft, tpot, itl, e2el
+	Latency   map[string]stats.Summary `json:"latency_ms"` // ttft, tpot, itl, e2el
 
 	RequestThroughput float64 `json:"request_throughput"`      // requests/s
 	OutputThroughput  float64 `json:"output_token_throughput"` // tokens/s
@@ -37,12 +36,12 @@ type Result struct {
 	OutputTokens      int64   `json:"output_tokens"`
 	CachedTokens      int64   `json:"cached_tokens"` // prompt tokens not computed again
 
-	SLO        SLO     `json:"slo"`
-	Good       int     `json:"good_requests"`   // kept the SLO
-	Attained   float64 `json:"attained"`        // share of all requests that did
-	Goodput    float64 `json:"request_goodput"` // good requests/s
-	GoodputGPU float64 `json:"goodput_per_gpu"` // good requests/s a GPU
-	KVBytes    int64   `json:"kv_bytes"`        // moved between nodes by hand-offs
+	SLO        stats.SLO `json:"slo"`
+	Good       int       `json:"good_requests"`   // kept the SLO
+	Attained   float64   `json:"attained"`        // share of all requests that did
+	Goodput    float64   `json:"request_goodput"` // good requests/s
+	GoodputGPU float64   `json:"goodput_per_gpu"` // good requests/s a GPU
+	KVBytes    int64     `json:"kv_bytes"`        // moved between nodes by hand-offs
 	// Of requests that went on on other nodes: how often that was, the bytes that were moved for
 	// it, and the time in which none of its tokens came, each time and at most.
 	Migrations       int       `json:"migrations,omitempty"`
@@ -114,23 +113,6 @@ func (l *LoadRecord) asked() string {
 	return s + fmt.Sprintf(", seed %d", l.Seed)
 }
 
-// LatencyRecord is in milliseconds.
-type LatencyRecord struct {
-	Mean float64 `json:"mean"`
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P95  float64 `json:"p95"`
-	P99  float64 `json:"p99"`
-	Max  float64 `json:"max"`
-}
-
-func latencyRecord(h *stats.Histogram) LatencyRecord {
-	f := func(d time.Duration) float64 { return stats.Round(float64(d)/1e6, 4) }
-	return LatencyRecord{
-		Mean: f(h.Mean()), P50: f(h.Percentile(50)), P90: f(h.Percentile(90)), P95: f(h.Percentile(95)), P99: f(h.Percentile(99)), Max: f(h.Max()),
-	}
-}
-
 // A Role is the nodes of a kind. Shares are of the run's duration or of the
 // capacity, from 0 to 1; mean and the busiest node's.
 type Role struct {
@@ -177,8 +159,8 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 		Cluster:  s.Record(),
 		Load:     s.loadRecord(),
 		Requests: st.Requests, Failed: sum.Failed, DurationS: stats.Round(duration, 6),
-		Latency: map[string]LatencyRecord{
-			"ttft": latencyRecord(&sum.TTFT), "tpot": latencyRecord(&sum.TPOT), "itl": latencyRecord(&sum.ITL), "e2el": latencyRecord(&sum.E2EL),
+		Latency: map[string]stats.Summary{
+			"ttft": sum.TTFT.Summary().Rounded(), "tpot": sum.TPOT.Summary().Rounded(), "itl": sum.ITL.Summary().Rounded(), "e2el": sum.E2EL.Summary().Rounded(),
 		},
 		RequestThroughput: perSecond(float64(st.Ended - sum.Failed)), OutputThroughput: perSecond(float64(sum.OutputTokens)),
 		PromptTokens: sum.PromptTokens, OutputTokens: sum.OutputTokens, CachedTokens: sum.CachedTokens,
@@ -284,7 +266,7 @@ func (r *Result) tables() []document.Table {
 	for _, name := range latencyNames {
 		row := []string{strings.ToUpper(name)}
 		if l, any := r.latency(name); any {
-			for _, v := range []float64{l.Mean, l.P50, l.P90, l.P95, l.P99, l.Max} {
+			for _, v := range []float64{l.Mean, l.Median, l.P90, l.P95, l.P99, l.Max} {
 				row = append(row, document.Fixed(v, 1))
 			}
 		}
@@ -385,18 +367,6 @@ func greatest(roles []Role, of func(Role) float64) (most float64) {
 }
 
 // sloText names the limits of an SLO.
-func sloText(s SLO) string {
-	var parts []string
-	for _, l := range []struct {
-		name  string
-		limit time.Duration
-	}{{"TTFT", s.TTFT}, {"TPOT", s.TPOT}, {"E2EL", s.E2EL}} {
-		if l.limit > 0 {
-			parts = append(parts, fmt.Sprintf("%s <= %g ms", l.name, float64(l.limit)/1e6))
-		}
-	}
-	if len(parts) == 0 {
-		return "the SLO, which has no limits"
-	}
-	return strings.Join(parts, " and ")
+func sloText(s stats.SLO) string {
+	return cmp.Or(s.Text("<=", " and "), "the SLO, which has no limits")
 }

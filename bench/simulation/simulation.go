@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/report"
 	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/internal/config"
@@ -26,7 +25,7 @@ type Simulation struct {
 	Cluster
 	Load load.Spec // what the cluster is asked; Vocab is the profile's
 
-	SLO        SLO
+	SLO        stats.SLO
 	Attainment float64 // share of requests that must keep the SLO
 
 	// Records gets a line of JSON for every request, if not nil.
@@ -161,24 +160,22 @@ func (o *outcomes) flush() error {
 	return errors.Join(o.err, o.w.Flush())
 }
 
-// ParseGoodput reads bounds as report.ParseGoodput does, or none alone.
-func ParseGoodput(items []string) (SLO, error) {
-	var slo SLO
+// ParseGoodput reads bounds as stats.ParseSLO does, or none alone.
+func ParseGoodput(items []string) (stats.SLO, error) {
 	if len(items) == 1 && items[0] == "none" {
-		return slo, nil
+		return nil, nil
 	}
-	bounds, err := report.ParseGoodput(items)
+	slo, err := stats.ParseSLO(items)
 	if err != nil {
-		return slo, err
+		return nil, err
 	}
-	for _, b := range bounds {
+	for _, b := range slo {
 		if !(b.MS > 0 && b.MS < 1e9) {
-			return slo, fmt.Errorf("%s:%g: write milliseconds above 0", b.Metric, b.MS)
+			return nil, fmt.Errorf("%s:%g: write milliseconds above 0", b.Metric, b.MS)
 		}
-		*map[string]*time.Duration{"ttft": &slo.TTFT, "tpot": &slo.TPOT, "e2el": &slo.E2EL}[b.Metric] = time.Duration(b.MS * float64(time.Millisecond))
 	}
-	if slo == (SLO{}) {
-		return slo, fmt.Errorf("%q: write a metric and milliseconds, such as ttft:2000, or none", strings.Join(items, " "))
+	if len(slo) == 0 {
+		return nil, fmt.Errorf("%q: write a metric and milliseconds, such as ttft:2000, or none", strings.Join(items, " "))
 	}
 	return slo, nil
 }

@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"kvferry/bench/document"
 	"kvferry/bench/document/documenttest"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
@@ -33,7 +35,7 @@ func simulation(tb testing.TB) Simulation {
 			NICs: 2, NIC: sim.NIC{BytesPerSecond: 1.25e9, Latency: 10 * time.Microsecond},
 		},
 		Load: load.Spec{Kind: load.Random, Requests: 200, Rate: 1, Burstiness: 1, InputLen: 256, OutputLen: 16},
-		SLO:  SLO{TTFT: 500 * time.Millisecond, TPOT: 50 * time.Millisecond}, Attainment: 0.99,
+		SLO:  stats.SLO{{Metric: "ttft", MS: 500}, {Metric: "tpot", MS: 50}}, Attainment: 0.99,
 	}
 }
 
@@ -85,7 +87,7 @@ func TestUnloadedCluster(t *testing.T) {
 	if prefill.Decode != 0 || decode.Prefill != 0 {
 		t.Errorf("the prefill node decodes %v, the decode node prefills %v", prefill.Decode, decode.Prefill)
 	}
-	if ttft := r.Latency["ttft"]; ttft.P50 < 50 || ttft.P50 > 70 || ttft.Max < ttft.P99 || ttft.P99 < ttft.P90 {
+	if ttft := r.Latency["ttft"]; ttft.Median < 50 || ttft.Median > 70 || ttft.Max < ttft.P99 || ttft.P99 < ttft.P90 {
 		t.Errorf("TTFT %+v", ttft)
 	}
 	// The pool holds about (prompt + output) / 16 blocks while a request decodes.
@@ -231,7 +233,7 @@ func TestSweepFaults(t *testing.T) {
 
 func TestParseGoodput(t *testing.T) {
 	slo, err := ParseGoodput([]string{"ttft:2000, tpot:50", "e2el:1e4"})
-	if want := (SLO{TTFT: 2 * time.Second, TPOT: 50 * time.Millisecond, E2EL: 10 * time.Second}); err != nil || slo != want {
+	if want := (stats.SLO{{Metric: "ttft", MS: 2000}, {Metric: "tpot", MS: 50}, {Metric: "e2el", MS: 10_000}}); err != nil || !slices.Equal(slo, want) {
 		t.Errorf("%+v, %v", slo, err)
 	}
 	for _, bad := range []string{"ttft", "ttft:0", "ttft:x", "itl:5", "tpot:-1", "ttft:NaN", "ttft:Inf", "", ",", "ttft:1 ttft:2"} {

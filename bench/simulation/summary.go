@@ -7,24 +7,24 @@ import (
 	"kvferry/sim"
 )
 
-// SLO is what a request must keep to count as good. A limit of 0 is none.
-type SLO struct {
-	TTFT time.Duration `json:"ttft_ns"`
-	TPOT time.Duration `json:"tpot_ns"`
-	E2EL time.Duration `json:"e2el_ns"`
+// met reports whether a request kept every bound.
+func met(slo stats.SLO, o *sim.Outcome) bool {
+	return slo.Kept(func(metric string) float64 {
+		d := o.E2EL()
+		switch metric {
+		case "ttft":
+			d = o.TTFT()
+		case "tpot":
+			d = o.TPOT() // 0 of a single token
+		}
+		return float64(d) / 1e6
+	})
 }
-
-// met reports whether a request kept every limit.
-func (s SLO) met(o *sim.Outcome) bool {
-	return within(o.TTFT(), s.TTFT) && within(o.TPOT(), s.TPOT) && within(o.E2EL(), s.E2EL)
-}
-
-func within(d, limit time.Duration) bool { return limit == 0 || d <= limit }
 
 // A summary is the latencies of any number of requests in 2 MB. Give its methods
 // to Config.OnOutcome and Config.OnGap.
 type summary struct {
-	SLO                   SLO
+	SLO                   stats.SLO
 	TTFT, TPOT, ITL, E2EL stats.Histogram
 
 	Good         int // requests that kept the SLO
@@ -63,7 +63,7 @@ func (s *summary) outcome(o *sim.Outcome) {
 	s.CachedTokens += int64(o.Cached)
 	s.Paused += o.Paused
 	s.PausedMax = max(s.PausedMax, o.Paused)
-	if s.SLO.met(o) {
+	if met(s.SLO, o) {
 		s.Good++
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"kvferry/bench/document"
+	"kvferry/bench/stats"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/internal/config"
@@ -354,7 +355,7 @@ func (r *SweepResult) refused() error {
 
 // latency is a metric's figures in ms, false where no request has the metric:
 // a 0 would look better than any other point.
-func (r *Result) latency(name string) (LatencyRecord, bool) {
+func (r *Result) latency(name string) (stats.Summary, bool) {
 	l, ok := r.Latency[name]
 	return l, ok && l.Max > 0
 }
@@ -373,7 +374,7 @@ func (r *SweepResult) table() document.Table {
 		add(q.Name, func(p *Result) string { return p.Params[q.Name] })
 	}
 	latency := func(name, head string, digits int) {
-		figure := func(of func(LatencyRecord) float64) func(*Result) string {
+		figure := func(of func(stats.Summary) float64) func(*Result) string {
 			return func(p *Result) string {
 				if l, ok := p.latency(name); ok {
 					return document.Fixed(of(l), digits)
@@ -381,12 +382,12 @@ func (r *SweepResult) table() document.Table {
 				return ""
 			}
 		}
-		add(head+" mean", figure(func(l LatencyRecord) float64 { return l.Mean }))
-		add("P99 ms", figure(func(l LatencyRecord) float64 { return l.P99 }))
+		add(head+" mean", figure(func(l stats.Summary) float64 { return l.Mean }))
+		add("P99 ms", figure(func(l stats.Summary) float64 { return l.P99 }))
 	}
 	latency("ttft", "TTFT", 0)
 	latency("tpot", "TPOT", 1)
-	if len(r.Points) > 0 && r.Points[0].SLO.E2EL > 0 {
+	if len(r.Points) > 0 && r.Points[0].SLO.Limit("e2el") > 0 {
 		latency("e2el", "E2EL", 0)
 	}
 	most := func(of func(Role) float64) func(*Result) string {

@@ -14,6 +14,7 @@ type Histogram struct {
 	counts   []uint64
 	n        uint64
 	sum      float64 // ns
+	squares  float64 // ns^2
 	min, max time.Duration
 }
 
@@ -53,6 +54,7 @@ func (h *Histogram) Add(d time.Duration) {
 	h.counts[bucket(d)]++
 	h.n++
 	h.sum += float64(d)
+	h.squares += float64(d) * float64(d)
 	h.min, h.max = min(h.min, d), max(h.max, d)
 }
 
@@ -70,6 +72,7 @@ func (h *Histogram) Merge(o *Histogram) {
 	}
 	h.n += o.n
 	h.sum += o.sum
+	h.squares += o.squares
 	h.min, h.max = min(h.min, o.min), max(h.max, o.max)
 }
 
@@ -82,6 +85,16 @@ func (h *Histogram) Mean() time.Duration {
 		return 0
 	}
 	return time.Duration(h.sum / float64(h.n))
+}
+
+// Summary returns all figures of the durations.
+func (h *Histogram) Summary() Summary {
+	ms := func(d time.Duration) float64 { return float64(d) / 1e6 }
+	mean := h.sum / float64(max(h.n, 1))
+	return Summary{
+		Values: int(h.n), Mean: ms(h.Mean()), Std: math.Sqrt(max(h.squares/float64(max(h.n, 1))-mean*mean, 0)) / 1e6, Median: ms(h.Percentile(50)),
+		P90: ms(h.Percentile(90)), P95: ms(h.Percentile(95)), P99: ms(h.Percentile(99)), Max: ms(h.Max()),
+	}
 }
 
 // Min is exact; 0 of none.

@@ -20,6 +20,7 @@ import (
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
+	"kvferry/bench/stats"
 	"kvferry/internal/cli"
 	"kvferry/internal/config"
 	"kvferry/internal/otlp"
@@ -335,7 +336,7 @@ func (f *serverFlags) pages(asked bool, bad *config.Faults) (pages []string) {
 func (f *resultFlags) config(cfg *serve.Config, bad *config.Faults) {
 	var err error
 	s := &cfg.Setup
-	s.Goodput, err = report.ParseGoodput(f.goodput)
+	s.Goodput, err = stats.ParseSLO(f.goodput)
 	bad.Check("--goodput", err)
 	s.PercentileMetrics, err = report.ParsePercentileMetrics(f.percentileMetrics)
 	bad.Check("--percentile-metrics", err)
