@@ -134,20 +134,17 @@ func asked(ctx context.Context, t serve.Target, l load.Spec, over func()) (recor
 
 // figuresOf are the figures of records, as measured.
 func figuresOf(records []*client.Record) (all []Comparison, err error) {
-	var ttft, tpot, itl, e2e []float64
+	var measured client.Latencies
 	for _, r := range records {
 		if why := r.Failure(); why != "" {
 			return nil, fmt.Errorf("request %d failed: %s", r.Index, why)
 		}
-		ttft, e2e, itl = append(ttft, r.TTFT()), append(e2e, r.E2EL()), slices.AppendSeq(itl, r.ITL())
-		if v, ok := r.TPOT(); ok {
-			tpot = append(tpot, v)
-		}
+		measured.Add(r)
 	}
 	for _, f := range []struct {
 		name    string
 		seconds []float64
-	}{{"TTFT", ttft}, {"TPOT", tpot}, {"ITL", itl}, {"E2EL", e2e}} {
+	}{{"TTFT", measured.TTFT}, {"TPOT", measured.TPOT}, {"ITL", measured.ITL}, {"E2EL", measured.E2EL}} {
 		sample := stats.NewSample(f.seconds)
 		all = append(all, Comparison{Name: "mean " + f.name, Measured: sample.Mean()})
 		for _, q := range []float64{50, 90, 99} {

@@ -146,13 +146,27 @@ func (s Stages) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
+// Latencies are the latencies of requests without a Failure, in seconds.
+type Latencies struct {
+	TTFT, TPOT, ITL, E2EL []float64
+}
+
+// Add appends a request's latencies: no TPOT of a single token, and as many ITL as there are gaps.
+func (l *Latencies) Add(r *Record) {
+	l.TTFT, l.E2EL = append(l.TTFT, r.TTFT()), append(l.E2EL, r.E2EL())
+	if v, ok := r.TPOT(); ok {
+		l.TPOT = append(l.TPOT, v)
+	}
+	l.ITL = slices.AppendSeq(l.ITL, r.ITL())
+}
+
 // A Meter takes records one by one and forgets them; of each it keeps what the exact
-// percentiles need, 24 bytes and 8 a token. The zero value is empty. It is for one
+// percentiles need, 32 bytes and 8 a token. The zero value is empty. It is for one
 // goroutine.
 type Meter struct {
-	counted                 Metrics // but for the figures
-	ttft, tpot, itl, delays []float64
-	readDelays              []float64
+	Latencies
+	counted            Metrics // but for the figures
+	delays, readDelays []float64
 	stages                  Stages
 	withStages              int
 	known                   [len(StageNames)]int // how many of these know each part
@@ -193,11 +207,7 @@ func (m *Meter) Add(r *Record) {
 	c.Successful++
 	c.InputTokens += r.Input()
 	c.GeneratedTokens += r.Output()
-	m.ttft = append(m.ttft, r.TTFT())
-	if tpot, ok := r.TPOT(); ok {
-		m.tpot = append(m.tpot, tpot)
-	}
-	m.itl = slices.AppendSeq(m.itl, r.ITL())
+	m.Latencies.Add(r)
 	if r.Breakdown != nil {
 		m.withStages++
 		for i, us := range r.Breakdown.micros() {
@@ -221,7 +231,7 @@ func count(in *map[string]int, what string) {
 }
 
 // Metrics are those of the records so far. duration is the run's length, as Client.Run
-// returns it, in seconds.
+// returns it, in seconds. The Latencies are in ascending order then.
 func (m *Meter) Metrics(duration float64) Metrics {
 	out := m.counted
 	out.Faults, out.Notes = maps.Clone(out.Faults), maps.Clone(out.Notes)
@@ -231,17 +241,13 @@ func (m *Meter) Metrics(duration float64) Metrics {
 		out.OutputThroughput = float64(out.GeneratedTokens) / duration
 		out.TotalThroughput = float64(out.InputTokens+out.GeneratedTokens) / duration
 	}
-	brief := func(seconds []float64) (mean, median, p99 float64) {
-		return stats.NewSample(slices.Clone(seconds)).Summary().Brief()
-	}
-	out.MeanTTFTMS, out.MedianTTFTMS, out.P99TTFTMS = brief(m.ttft)
-	out.MeanTPOTMS, out.MedianTPOTMS, out.P99TPOTMS = brief(m.tpot)
-	out.MeanITLMS, out.MedianITLMS, out.P99ITLMS = brief(m.itl)
-	_, _, out.P99SendDelayMS = brief(m.delays)
+	brief := func(seconds []float64) (mean, median, p99 float64) { return stats.NewSample(seconds).Summary().Brief() }
+	out.MeanTTFTMS, out.MedianTTFTMS, out.P99TTFTMS = brief(m.TTFT)
+	out.MeanTPOTMS, out.MedianTPOTMS, out.P99TPOTMS = brief(m.TPOT)
+	out.MeanITLMS, out.MedianITLMS, out.P99ITLMS = brief(m.ITL)
 	_, _, out.P99ReadDelayMS = brief(m.readDelays)
-	for _, d := range m.delays {
-		out.MaxSendDelayMS = max(out.MaxSendDelayMS, stats.Round(d*1e3, 4))
-	}
+	delay := stats.NewSample(m.delays).Summary().Rounded()
+	out.P99SendDelayMS, out.MaxSendDelayMS = delay.P99, delay.Max
 	if m.withStages > 0 {
 		stages := m.stages
 		for i, p := range stages.Parts() {

@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"kvferry/bench/client"
+	"kvferry/bench/stats"
 )
 
 // A ClientFigures is the client's account of a run, for the rules.
@@ -48,7 +49,7 @@ type timed struct {
 // ClientFiguresOf returns the client's account of a run, from its records.
 func ClientFiguresOf(records iter.Seq[*client.Record]) ClientFigures {
 	var c ClientFigures
-	var tpots, gaps int
+	var all client.Latencies
 	for r := range records {
 		if r.Skipped {
 			continue
@@ -77,24 +78,14 @@ func ClientFiguresOf(records iter.Seq[*client.Record]) ClientFigures {
 				c.Timed.Longer++
 			}
 		}
-		c.TTFTMS += r.TTFT() * 1e3
-		c.E2ELMS += r.E2EL() * 1e3
+		all.Add(r)
 		c.WholeMS += (r.Finish - r.Sent) * 1e3
-		for gap := range r.ITL() {
-			c.ITLMS += gap * 1e3
-			gaps++
-		}
-		if v, ok := r.TPOT(); ok {
-			c.TPOTMS += v * 1e3
-			tpots++
-		}
 	}
-	n := float64(max(c.Answered, 1))
-	c.TTFTMS, c.E2ELMS, c.WholeMS = c.TTFTMS/n, c.E2ELMS/n, c.WholeMS/n
+	mean := func(seconds []float64) float64 { return stats.NewSample(seconds).Mean() }
+	c.TTFTMS, c.ITLMS, c.TPOTMS, c.E2ELMS = mean(all.TTFT), mean(all.ITL), mean(all.TPOT), mean(all.E2EL)
+	c.WholeMS /= float64(max(c.Answered, 1))
 	for _, mean := range []*float64{&c.Timed.BusyMS, &c.Timed.PrefillMS, &c.Timed.DecodeMS} {
 		*mean /= float64(max(c.Timed.Answers, 1))
 	}
-	c.ITLMS /= float64(max(gaps, 1))
-	c.TPOTMS /= float64(max(tpots, 1))
 	return c
 }

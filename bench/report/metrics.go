@@ -56,51 +56,6 @@ const (
 	nameLate     = "late"
 )
 
-// samples are a run's latencies in seconds, by name. What they are taken over:
-//
-//   - late: every request that was sent, whatever became of it; the client was late all the same.
-//   - queue: the same, where the requests in flight were bounded.
-//   - the others: requests without a Failure. One that failed early has a short latency, and
-//     would make a server that fails look fast.
-func (r *Run) samples() map[string]stats.Sample {
-	lists := map[string][]float64{}
-	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
-	several := r.severalTokens()
-	lists[nameITL] = make([]float64, 0, gapCount(r.Records))
-	for i := range r.Records {
-		rec := &r.Records[i]
-		if rec.Skipped {
-			continue
-		}
-		add(nameLate, rec.Late())
-		if r.bounded() {
-			add(nameQueue, max(rec.Room-rec.Intended, 0))
-		}
-		if rec.Failure() != "" {
-			continue
-		}
-		add(nameTTFT, rec.TTFT())
-		add(nameTTFTDue, rec.TTFT()+rec.Sent-rec.Intended)
-		add(nameE2EL, rec.E2EL())
-		add(nameE2ELDue, rec.E2EL()+rec.Sent-rec.Intended)
-		if v, ok := rec.TPOT(); ok {
-			add(nameTPOT, v)
-		}
-		lists[nameITL] = slices.AppendSeq(lists[nameITL], rec.ITL())
-		if several {
-			add(nameITLToken, perToken(rec)...)
-		}
-	}
-	all := map[string]stats.Sample{}
-	for name, values := range lists {
-		if len(values) == 0 {
-			continue
-		}
-		all[name] = stats.NewSample(values)
-	}
-	return all
-}
-
 // severalTokens is whether chunks brought several tokens each: then the gap between chunks is
 // not that between tokens.
 func (r *Run) severalTokens() bool {
@@ -167,29 +122,43 @@ func chunks(r *client.Record) iter.Seq2[float64, float64] {
 
 // Metrics computes the run's.
 func (r *Run) Metrics() *Metrics {
-	return r.metrics(r.samples())
+	m, _ := r.metrics()
+	return m
 }
 
-func (r *Run) metrics(samples map[string]stats.Sample) *Metrics {
+// metrics computes the run's, and returns its latencies by name. What they are taken over:
+//
+//   - late: every request that was sent, whatever became of it; the client was late all the same.
+//   - queue: the same, where the requests in flight were bounded.
+//   - the others: requests without a Failure. One that failed early has a short latency, and
+//     would make a server that fails look fast.
+//
+// What mooncake's rows have comes from the same meter, so that one name is one formula.
+func (r *Run) metrics() (*Metrics, map[string]stats.Sample) {
 	var meter client.Meter
-	// What mooncake's rows have comes from the same meter, so that one name is one formula.
+	meter.ITL = make([]float64, 0, gapCount(r.Records))
 	m := &Metrics{Latencies: map[string]stats.Summary{}, CountedBy: map[string]int{}, FinishReasons: map[string]int{}}
-	kept := 0
+	lists := map[string][]float64{}
+	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
+	several, kept := r.severalTokens(), 0
 	for i := range r.Records {
 		rec := &r.Records[i]
 		if rec.Skipped {
 			m.Skipped++
 			continue
 		}
-		// The meter would hold all gaps a second time: of the times it gets the first and the
-		// last, which everything but ITL is made of, and ITL is the sample's.
-		short := *rec
-		if n := len(rec.TokenTimes); n > 2 {
-			short.TokenTimes = []float64{rec.TokenTimes[0], rec.TokenTimes[n-1]}
+		meter.Add(rec)
+		add(nameLate, rec.Late())
+		if r.bounded() {
+			add(nameQueue, max(rec.Room-rec.Intended, 0))
 		}
-		meter.Add(&short)
 		if rec.Failure() != "" {
 			continue
+		}
+		add(nameTTFTDue, rec.TTFT()+rec.Sent-rec.Intended)
+		add(nameE2ELDue, rec.E2EL()+rec.Sent-rec.Intended)
+		if several {
+			add(nameITLToken, perToken(rec)...)
 		}
 		if rec.Usage != nil {
 			m.CachedTokens += rec.Usage.CachedTokens
@@ -206,10 +175,14 @@ func (r *Run) metrics(samples map[string]stats.Sample) *Metrics {
 		}
 	}
 	m.Metrics = meter.Metrics(r.Duration)
-	for name, s := range samples {
-		m.Latencies[name] = s.Summary()
+	lists[nameTTFT], lists[nameTPOT], lists[nameITL], lists[nameE2EL] = meter.TTFT, meter.TPOT, meter.ITL, meter.E2EL
+	samples := map[string]stats.Sample{}
+	for name, values := range lists {
+		if len(values) > 0 {
+			samples[name] = stats.NewSample(values)
+			m.Latencies[name] = samples[name].Summary()
+		}
 	}
-	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = m.Latencies[nameITL].Brief()
 	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = m.Latencies[nameE2EL].Brief()
 	// Little's law would give the same mean from latencies; this one counts the time of failed
 	// requests, too, which the server had to bear.
@@ -221,5 +194,5 @@ func (r *Run) metrics(samples map[string]stats.Sample) *Metrics {
 		rate, share := per(float64(kept), r.Duration), per(float64(kept), float64(len(r.Records)-m.Interrupted))
 		m.Goodput, m.Attained = &rate, &share
 	}
-	return m
+	return m, samples
 }

@@ -45,8 +45,8 @@ type Report struct {
 
 // New computes a run's figures.
 func New(r *Run) *Report {
-	p := &Report{Run: r, samples: r.samples()}
-	p.M = r.metrics(p.samples)
+	p := &Report{Run: r}
+	p.M, p.samples = r.metrics()
 	p.faults, p.notes = r.notes(p.M)
 	return p
 }
