@@ -360,15 +360,6 @@ func (c *Cell) print(w io.Writer) error {
 			return err
 		}
 	}
-	for _, f := range c.Faults {
-		fmt.Fprintln(w, "fault:", f)
-	}
-	if c.disturbed() {
-		fmt.Fprintln(w, "disturbed:", c.Disturbance)
-	}
-	for _, n := range c.Notes {
-		fmt.Fprintln(w, "note:", n)
-	}
-	_, err := fmt.Fprintln(w)
+	_, err := fmt.Fprintln(w, c.remarks("", "").InWords())
 	return err
 }

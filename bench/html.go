@@ -5,17 +5,10 @@ import (
 	"kvferry/bench/observe"
 )
 
-// printed is the results for a terminal: the head is for those who were not there.
-func (r *Results) printed() *document.Document {
-	d := r.document()
-	d.Head = nil
-	return d
-}
-
 // document is the results as people read them.
 func (r *Results) document() *document.Document {
 	d := &document.Document{
-		Title: "kvbench mooncake", Head: append([]string{r.when()}, r.conditions()...), Verdict: r.Verdict(), Notes: r.remarks(), Data: r.Summary(),
+		Title: "kvbench mooncake", Head: append([]string{r.when()}, r.conditions()...), HeadInFiles: true, Verdict: r.Verdict(), Notes: r.remarks(), Data: r.Summary(),
 		Brief: struct {
 			Config  RunConfig       `json:"config"`
 			Machine observe.Machine `json:"machine"`

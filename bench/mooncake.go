@@ -161,16 +161,13 @@ func (x *run) run(ctx context.Context) (*Results, error) {
 	cfg := x.cfg
 	x.out = document.OpenFolder(cfg.Out, x.bar.Say)
 	err := x.cells(ctx)
-	kept := x.out.Close()
 	r := x.results
 	if len(r.Cells) > 0 {
-		dir := cfg.Out
-		if kept != nil {
-			dir = ""
-		}
-		err = errors.Join(err, r.printed().Print(cfg.Stdout, dir))
+		err = errors.Join(err, x.out.End(r.document(), cfg.Stdout))
+	} else {
+		err = errors.Join(err, x.out.Close())
 	}
-	if err = errors.Join(ctx.Err(), err, kept); err != nil {
+	if err = errors.Join(ctx.Err(), err); err != nil {
 		return r, err
 	}
 	return r, r.faults()

@@ -1,11 +1,10 @@
 package bench
 
 import (
-	"fmt"
 	"io"
-	"strings"
 
 	"kvferry/bench/client"
+	"kvferry/bench/report"
 )
 
 // WriteReport prints a cell as vLLM's benchmark_serving printed the published
@@ -15,42 +14,28 @@ import (
 // flight when the run was interrupted.
 func WriteReport(w io.Writer, m *client.Metrics) error {
 	c, f := &m.Counts, &m.Figures
-	var b strings.Builder
-	heading := func(title string, fill string) {
-		left := (50 - len(title)) / 2
-		b.WriteString(strings.Repeat(fill, left) + title + strings.Repeat(fill, 50-len(title)-left) + "\n")
-	}
-	count := func(label string, n int) { fmt.Fprintf(&b, "%-40s %-10d\n", label, n) }
-	number := func(label string, v float64) { fmt.Fprintf(&b, "%-40s %-10.2f\n", label, v) }
-
-	heading(" Serving Benchmark Result ", "=")
-	count("Successful requests:", c.Successful)
+	var l report.Layout
+	l.Heading(" Serving Benchmark Result ", "=")
+	l.Count("Successful requests:", c.Successful)
 	if m.Failed > 0 {
-		count("Failed requests:", m.Failed)
+		l.Count("Failed requests:", m.Failed)
 	}
 	if m.Interrupted > 0 {
-		count("Interrupted requests:", m.Interrupted)
+		l.Count("Interrupted requests:", m.Interrupted)
 	}
-	number("Benchmark duration (s):", f.DurationS)
-	count("Total input tokens:", c.InputTokens)
-	count("Total generated tokens:", c.GeneratedTokens)
-	number("Request throughput (req/s):", f.RequestThroughput)
-	number("Output token throughput (tok/s):", f.OutputThroughput)
-	number("Total Token throughput (tok/s):", f.TotalThroughput)
-	for _, group := range []struct {
-		title, name       string
-		mean, median, p99 float64
-	}{
-		{"Time to First Token", "TTFT", f.MeanTTFTMS, f.MedianTTFTMS, f.P99TTFTMS},
-		{"Time per Output Token (excl. 1st token)", "TPOT", f.MeanTPOTMS, f.MedianTPOTMS, f.P99TPOTMS},
-		{"Inter-token Latency", "ITL", f.MeanITLMS, f.MedianITLMS, f.P99ITLMS},
-	} {
-		heading(group.title, "-")
-		number("Mean "+group.name+" (ms):", group.mean)
-		number("Median "+group.name+" (ms):", group.median)
-		number("P99 "+group.name+" (ms):", group.p99)
+	l.Number("Benchmark duration (s):", f.DurationS)
+	l.Count("Total input tokens:", c.InputTokens)
+	l.Count("Total generated tokens:", c.GeneratedTokens)
+	l.Number("Request throughput (req/s):", f.RequestThroughput)
+	l.Number("Output token throughput (tok/s):", f.OutputThroughput)
+	l.Number("Total Token throughput (tok/s):", f.TotalThroughput)
+	for i, title := range []string{"Time to First Token", "Time per Output Token (excl. 1st token)", "Inter-token Latency"} {
+		l.Heading(title, "-")
+		for j, stat := range []string{"Mean", "Median", "P99"} {
+			l.Number(stat+" "+latencies[i].name+" (ms):", latencies[i].of(f)[j])
+		}
 	}
-	heading("", "=")
-	_, err := io.WriteString(w, b.String())
+	l.Heading("", "=")
+	_, err := io.WriteString(w, l.String())
 	return err
 }

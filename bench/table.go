@@ -168,16 +168,23 @@ func (g group) what() document.Table {
 // remarks are the faults of every cell, what disturbed it, and notes.
 func (r *Results) remarks() (notes document.Notes) {
 	for i := range r.Cells {
-		c := &r.Cells[i]
-		for _, f := range c.Faults {
-			notes.Add(document.Fault, c.name()+": "+f)
-		}
-		if c.disturbed() {
-			notes.Add(document.Doubt, c.name()+" was disturbed: "+c.Disturbance.String())
-		}
-		for _, n := range c.Notes {
-			notes.Add(document.Info, c.name()+": "+n)
-		}
+		name := r.Cells[i].name()
+		notes = append(notes, r.Cells[i].remarks(name+": ", name+" was disturbed: ")...)
+	}
+	return notes
+}
+
+// remarks are the cell's faults, what disturbed it, and notes. before stands before each, and disturbed before
+// what disturbed it.
+func (c *Cell) remarks(before, disturbed string) (notes document.Notes) {
+	for _, f := range c.Faults {
+		notes.Add(document.Fault, before+f)
+	}
+	if c.disturbed() {
+		notes.Add(document.Doubt, disturbed+c.Disturbance.String())
+	}
+	for _, n := range c.Notes {
+		notes.Add(document.Info, before+n)
 	}
 	return notes
 }

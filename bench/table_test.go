@@ -54,7 +54,7 @@ func publishedRun() *Results {
 
 func TestTableGolden(t *testing.T) {
 	var text, md bytes.Buffer
-	if err := publishedRun().printed().WriteText(&text); err != nil {
+	if err := publishedRun().document().WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
 	documenttest.Golden(t, "table.golden", text.Bytes())
@@ -81,7 +81,7 @@ func TestBothClocks(t *testing.T) {
 	}
 	r.Cells[1].Repeat = 1 // of two repeats one is not there
 	var b bytes.Buffer
-	if err := r.printed().WriteText(&b); err != nil {
+	if err := r.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

@@ -167,9 +167,9 @@ type Meter struct {
 	Latencies
 	counted            Metrics // but for the figures
 	delays, readDelays []float64
-	stages                  Stages
-	withStages              int
-	known                   [len(StageNames)]int // how many of these know each part
+	stages             Stages
+	withStages         int
+	known              [len(StageNames)]int // how many of these know each part
 }
 
 // Add counts a record. One without tokens or without usage counts as failed, whatever it

@@ -21,16 +21,18 @@ const (
 
 // A Document is the report of a run.
 type Document struct {
-	Title    string
-	Made     string   // when and how it came about; in the page alone, so that equal results have equal tables
-	Head     []string // what was run and where, a paragraph each
-	Verdict  string   // the result in a sentence, or in several lines
-	Notes    Notes
-	Sections []Section
-	Data     any    // all figures: the file DataName, and the end of the page
-	DataName string // default SummaryFile
-	Brief    any    // for the end of the page, if Data is too long for it
-	Extra    []File // others of the folder, RecordsFile among them unless it is written as the run goes
+	Title string
+	Made  string   // when and how it came about; in the page alone, so that equal results have equal tables
+	Head  []string // what was run and where, a paragraph each
+	// HeadInFiles keeps Head from a terminal: who is there knows it.
+	HeadInFiles bool
+	Verdict     string // the result in a sentence, or in several lines
+	Notes       Notes
+	Sections    []Section
+	Data        any    // all figures: the file DataName, and the end of the page
+	DataName    string // default SummaryFile
+	Brief       any    // for the end of the page, if Data is too long for it
+	Extra       []File // others of the folder, RecordsFile among them unless it is written as the run goes
 }
 
 // A Section is a part of a report.
@@ -76,6 +78,15 @@ func (n *Notes) Add(level Level, texts ...string) {
 // Addf appends a note of a level.
 func (n *Notes) Addf(level Level, format string, args ...any) {
 	n.Add(level, fmt.Sprintf(format, args...))
+}
+
+// InWords returns the notes a line each, with a word in place of the mark: "fault: ", "disturbed: " or "note: ".
+func (n Notes) InWords() string {
+	var b strings.Builder
+	for _, note := range n {
+		b.WriteString([...]string{Info: "note: ", Doubt: "disturbed: ", Fault: "fault: "}[note.Level] + note.Text + "\n")
+	}
+	return b.String()
 }
 
 // When returns what Made says of a start: "Measured 2026-11-28 10:00 UTC.".
@@ -125,7 +136,9 @@ func (d *Document) WriteText(w io.Writer) error {
 			b.WriteString(strings.Join(lines, "\n") + "\n\n")
 		}
 	}
-	block(d.Head)
+	if !d.HeadInFiles {
+		block(d.Head)
+	}
 	for _, s := range d.Sections {
 		block(s.Lines)
 		for _, t := range s.Tables {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -98,6 +99,17 @@ func (f *Folder) Save(files ...File) {
 		}
 	}
 	f.fail(WriteFiles(f.dir, files...))
+}
+
+// End saves a document, closes the folder and prints the document: as well if it could not be kept, since a full
+// disk costs the files and not the figures.
+func (f *Folder) End(d *Document, w io.Writer) error {
+	f.Save(d.Files()...)
+	lost, dir := f.Close(), f.dir
+	if lost != nil {
+		dir = ""
+	}
+	return errors.Join(d.Print(w, dir), lost)
 }
 
 // Close ends the records, and returns the first error that there was. Of a run that had no result

@@ -7,21 +7,27 @@ import (
 	"strings"
 )
 
-// layout writes the lines that both tools' reports are made of, which Python writes with
+// A Layout writes the lines that both tools' reports are made of, which Python writes with
 // "{:<40} {:<10}", "{:<40} {:<10.2f}" and "{s:{c}^{n}}" of 50 characters.
-type layout struct{ strings.Builder }
+type Layout struct{ strings.Builder }
 
-func (l *layout) heading(title string, fill string) {
+// Heading writes a title in the middle of a line of fill.
+func (l *Layout) Heading(title string, fill string) {
 	left := max(0, (50-len(title))/2)
 	right := max(0, 50-len(title)-left)
 	l.WriteString(strings.Repeat(fill, left) + title + strings.Repeat(fill, right) + "\n")
 }
 
-func (l *layout) word(label, v string)      { fmt.Fprintf(l, "%-40s %-10s\n", label, v) }
-func (l *layout) count(label string, n int) { fmt.Fprintf(l, "%-40s %-10d\n", label, n) }
-func (l *layout) number(label string, v float64) {
+// Word writes a line of text.
+func (l *Layout) Word(label, v string) { fmt.Fprintf(l, "%-40s %-10s\n", label, v) }
+
+// Count writes a line of a whole number.
+func (l *Layout) Count(label string, n int) { fmt.Fprintf(l, "%-40s %-10d\n", label, n) }
+
+// Number writes a line of a number with two decimals.
+func (l *Layout) Number(label string, v float64) {
 	if math.IsNaN(v) {
-		l.word(label, "nan")
+		l.Word(label, "nan")
 		return
 	}
 	fmt.Fprintf(l, "%-40s %-10.2f\n", label, v)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kvferry/bench/client"
 	"kvferry/bench/stats"
 )
 
@@ -27,37 +28,19 @@ import (
 // tokens the text is counted by the client's tokenizer: where the server's count and this one
 // differ, the server ends inside of words, or counts what has no text.
 type SGLang struct {
-	run                   *Run
-	requests              []seen
-	completed             int
-	input                 int // tokens, as the data set has them, of those that succeeded
-	output, retokenized   int
-	met                   []int // how many kept each SLO
-	good                  int   // that kept all of them
-	peakTokens            float64
-	peakRequests          int
-	e2el, ttft, tpot, itl stats.Sample
+	tally
+	input       int   // tokens, as the data set has them, of those that succeeded
+	retokenized int   // tokens of the output
+	met         []int // how many kept each SLO
+	good        int   // that kept all of them
 }
 
 // NewSGLang computes SGLang's figures.
 func NewSGLang(run *Run) *SGLang {
-	g := &SGLang{run: run, requests: make([]seen, 0, len(run.Records)), met: make([]int, len(run.Goodput))}
-	var e2el, ttft, tpot, itl []float64
-	itl = make([]float64, 0, gapCount(run.Records))
-	for r := range run.settled() {
-		s := sglangSeen(r, run.Backend)
-		g.requests = append(g.requests, s)
-		if !s.ok {
-			continue
-		}
-		g.completed++
+	g := &SGLang{met: make([]int, len(run.Goodput))}
+	g.tally = tallied(run, func(r *client.Record) seen { return sglangSeen(r, run.Backend) }, func(s *seen) {
 		g.input += s.asked
-		g.output += s.output
 		g.retokenized += s.retoken
-		if t, some := s.tpot(); some {
-			tpot = append(tpot, t)
-		}
-		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl()...), append(e2el, s.latency)
 		kept := 0
 		for j, slo := range run.Goodput {
 			if s.value(slo.Metric)*1000 <= slo.MS { // milliseconds are compared here, and seconds by vLLM
@@ -68,9 +51,7 @@ func NewSGLang(run *Run) *SGLang {
 		if kept == len(run.Goodput) {
 			g.good++
 		}
-	}
-	g.e2el, g.ttft, g.tpot, g.itl = stats.NewSample(e2el), stats.NewSample(ttft), stats.NewSample(tpot), stats.NewSample(itl)
-	g.peakTokens, g.peakRequests = peaks(g.requests)
+	})
 	return g
 }
 
@@ -104,46 +85,46 @@ func (g *SGLang) retokenizedKnown() bool { return g.run.Tokenizer != "" }
 // WriteText prints the report, from its heading to its last line; the tool prints an empty
 // line before.
 func (g *SGLang) WriteText(w io.Writer) error {
-	var l layout
+	var l Layout
 	duration := g.run.Duration
 	concurrency := "not set"
 	if g.run.bounded() {
 		concurrency = strconv.Itoa(g.run.MaxConcurrency)
 	}
-	l.heading(" Serving Benchmark Result ", "=")
-	l.word("Backend:", g.run.Backend)
-	l.word("Traffic request rate:", g.rateText())
-	l.word("Max request concurrency:", concurrency)
-	l.count("Successful requests:", g.completed)
-	l.number("Benchmark duration (s):", duration)
-	l.count("Total input tokens:", g.input)
-	l.count("Total input text tokens:", g.input)
-	l.count("Total generated tokens:", g.output)
+	l.Heading(" Serving Benchmark Result ", "=")
+	l.Word("Backend:", g.run.Backend)
+	l.Word("Traffic request rate:", g.rateText())
+	l.Word("Max request concurrency:", concurrency)
+	l.Count("Successful requests:", g.completed)
+	l.Number("Benchmark duration (s):", duration)
+	l.Count("Total input tokens:", g.input)
+	l.Count("Total input text tokens:", g.input)
+	l.Count("Total generated tokens:", g.output)
 	if g.retokenizedKnown() {
-		l.count("Total generated tokens (retokenized):", g.retokenized)
+		l.Count("Total generated tokens (retokenized):", g.retokenized)
 	} else {
-		l.word("Total generated tokens (retokenized):", "-")
+		l.Word("Total generated tokens (retokenized):", "-")
 	}
-	l.number("Request throughput (req/s):", per(float64(g.completed), duration))
-	l.number("Input token throughput (tok/s):", per(float64(g.input), duration))
-	l.number("Output token throughput (tok/s):", per(float64(g.output), duration))
-	l.number("Peak output token throughput (tok/s):", g.peakTokens)
-	l.count("Peak concurrent requests:", g.peakRequests)
-	l.number("Total token throughput (tok/s):", per(float64(g.input+g.output), duration))
-	l.number("Concurrency:", g.concurrency())
+	l.Number("Request throughput (req/s):", per(float64(g.completed), duration))
+	l.Number("Input token throughput (tok/s):", per(float64(g.input), duration))
+	l.Number("Output token throughput (tok/s):", per(float64(g.output), duration))
+	l.Number("Peak output token throughput (tok/s):", g.peakTokens)
+	l.Count("Peak concurrent requests:", g.peakRequests)
+	l.Number("Total token throughput (tok/s):", per(float64(g.input+g.output), duration))
+	l.Number("Concurrency:", g.concurrency())
 	if n, _ := g.run.acceptLength(); n > 0 {
-		l.number("Accept length:", n)
+		l.Number("Accept length:", n)
 	}
 	g.goodput(&l)
 	for _, b := range g.blocks() {
-		l.heading(b.title, "-")
+		l.Heading(b.title, "-")
 		for _, f := range b.figures() {
 			if f.text != "Std" {
-				l.number(f.text+" "+b.name+" (ms):", f.value)
+				l.Number(f.text+" "+b.name+" (ms):", f.value)
 			}
 		}
 	}
-	l.heading("", "=")
+	l.Heading("", "=")
 	_, err := io.WriteString(w, l.String())
 	return err
 }
@@ -174,7 +155,7 @@ func (r *Run) acceptLength() (n float64, known bool) {
 
 // goodput prints what kept the SLOs, if there are any. Unlike vLLM, SGLang divides by all requests
 // that were sent, and says of each SLO how many kept it alone (goodput.py).
-func (g *SGLang) goodput(l *layout) {
+func (g *SGLang) goodput(l *Layout) {
 	if len(g.run.Goodput) == 0 {
 		return
 	}
@@ -182,12 +163,12 @@ func (g *SGLang) goodput(l *layout) {
 	for _, slo := range g.run.Goodput {
 		slos = append(slos, slo.Metric+":"+strconv.FormatFloat(slo.MS, 'g', 6, 64)) // Python's :g
 	}
-	l.heading("Goodput", "-")
-	l.word("SLOs (ms):", strings.Join(slos, " "))
-	l.number("Request goodput (req/s):", per(float64(g.good), g.run.Duration))
-	l.number("SLO attainment (%):", g.share(g.good)*100)
+	l.Heading("Goodput", "-")
+	l.Word("SLOs (ms):", strings.Join(slos, " "))
+	l.Number("Request goodput (req/s):", per(float64(g.good), g.run.Duration))
+	l.Number("SLO attainment (%):", g.share(g.good)*100)
 	for j, slo := range g.run.Goodput {
-		l.number(strings.ToUpper(slo.Metric)+" SLO attainment (%):", g.share(g.met[j])*100)
+		l.Number(strings.ToUpper(slo.Metric)+" SLO attainment (%):", g.share(g.met[j])*100)
 	}
 }
 

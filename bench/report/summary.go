@@ -103,10 +103,7 @@ func (p *Report) WriteNotes(w io.Writer) error {
 	if p.Cluster != "" {
 		b.WriteString("cluster: " + p.Cluster + "\n")
 	}
-	for _, n := range p.remarks() {
-		kind := map[document.Level]string{document.Fault: "fault: ", document.Doubt: "disturbed: ", document.Info: "note: "}[n.Level]
-		b.WriteString(kind + n.Text + "\n")
-	}
+	b.WriteString(p.remarks().InWords())
 	_, err := io.WriteString(w, b.String())
 	return err
 }

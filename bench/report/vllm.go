@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"kvferry/bench/client"
 	"kvferry/bench/stats"
 )
 
@@ -28,51 +29,28 @@ import (
 // no values. The duration is from the start to the last answer; the server's own figures, which
 // vLLM fetches after it, are no part of it.
 type VLLM struct {
-	run                      *Run
-	requests                 []seen
-	completed, failed        int
-	input, output            int // tokens of those that succeeded
-	good                     int // that kept all SLOs
-	peakTokens               float64
-	peakRequests             int
-	ttft, tpot, itl, e2el    stats.Sample
+	tally
+	input                    int          // tokens of those that succeeded
+	good                     int          // that kept all SLOs
 	queue, queued            stats.Sample // waiting for room; latency and it
 	bounded, ratedAndBounded bool         // whether the two are reported
 }
 
-// NewVLLM computes vLLM's figures. They are computed once and hold a number for each gap
-// between tokens, 8 bytes, until the VLLM is let go.
+// NewVLLM computes vLLM's figures, once.
 func NewVLLM(run *Run) *VLLM {
-	v := &VLLM{run: run, requests: make([]seen, 0, len(run.Records))}
+	v := &VLLM{}
 	// The client's queue has figures only where there can be one; that of a load which is sent
 	// all at once says nothing about the server, so latency and queue together need a rate, too.
 	v.bounded = run.bounded()
 	v.ratedAndBounded = v.bounded && !math.IsInf(run.rate(), 1)
-	var ttft, tpot, itl, e2el, queue, queued []float64
-	itl = make([]float64, 0, gapCount(run.Records))
-	for r := range run.settled() {
-		s := vllmSeen(r, run.Tokenizer != "")
-		v.requests = append(v.requests, s)
-		if !s.ok {
-			v.failed++
-			continue
-		}
-		v.completed++
+	v.tally = tallied(run, func(r *client.Record) seen { return vllmSeen(r, run.Tokenizer != "") }, func(s *seen) {
 		v.input += s.prompt
-		v.output += s.output
-		t, some := s.tpot()
-		if some {
-			tpot = append(tpot, t)
-		}
 		if len(run.Goodput) > 0 && s.keeps(run.Goodput) {
 			v.good++
 		}
-		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl()...), append(e2el, s.latency)
-		queue, queued = append(queue, s.queue), append(queued, s.latency+s.queue)
-	}
-	v.ttft, v.tpot, v.itl, v.e2el = stats.NewSample(ttft), stats.NewSample(tpot), stats.NewSample(itl), stats.NewSample(e2el)
-	v.queue, v.queued = stats.NewSample(queue), stats.NewSample(queued)
-	v.peakTokens, v.peakRequests = peaks(v.requests)
+		v.queue, v.queued = append(v.queue, s.queue), append(v.queued, s.latency+s.queue)
+	})
+	v.queue, v.queued = stats.NewSample(v.queue), stats.NewSample(v.queued)
 	return v
 }
 
@@ -139,37 +117,37 @@ func (v *VLLM) blocks() []block {
 // WriteText prints the report, from its heading to its last line. vLLM leaves out what counts
 // tokens where it has no tokenizer; we do not, since our counts are the server's first.
 func (v *VLLM) WriteText(w io.Writer) error {
-	var l layout
+	var l Layout
 	duration := v.run.Duration
-	l.heading(" Serving Benchmark Result ", "=")
-	l.count("Successful requests:", v.completed)
-	l.count("Failed requests:", v.failed)
+	l.Heading(" Serving Benchmark Result ", "=")
+	l.Count("Successful requests:", v.completed)
+	l.Count("Failed requests:", v.failed)
 	if v.bounded {
-		l.count("Maximum request concurrency:", v.run.MaxConcurrency)
+		l.Count("Maximum request concurrency:", v.run.MaxConcurrency)
 	}
 	if rate := v.run.rate(); !math.IsInf(rate, 1) {
-		l.number("Request rate configured (RPS):", rate)
+		l.Number("Request rate configured (RPS):", rate)
 	}
-	l.number("Benchmark duration (s):", duration)
-	l.count("Total input tokens:", v.input)
-	l.count("Total generated tokens:", v.output)
-	l.number("Request throughput (req/s):", per(float64(v.completed), duration))
+	l.Number("Benchmark duration (s):", duration)
+	l.Count("Total input tokens:", v.input)
+	l.Count("Total generated tokens:", v.output)
+	l.Number("Request throughput (req/s):", per(float64(v.completed), duration))
 	if len(v.run.Goodput) > 0 {
-		l.number("Request goodput (req/s):", per(float64(v.good), duration))
+		l.Number("Request goodput (req/s):", per(float64(v.good), duration))
 	}
-	l.number("Output token throughput (tok/s):", per(float64(v.output), duration))
-	l.number("Peak output token throughput (tok/s):", v.peakTokens)
-	l.number("Peak concurrent requests:", float64(v.peakRequests))
-	l.number("Total token throughput (tok/s):", per(float64(v.input+v.output), duration))
+	l.Number("Output token throughput (tok/s):", per(float64(v.output), duration))
+	l.Number("Peak output token throughput (tok/s):", v.peakTokens)
+	l.Number("Peak concurrent requests:", float64(v.peakRequests))
+	l.Number("Total token throughput (tok/s):", per(float64(v.input+v.output), duration))
 	for _, b := range v.blocks() {
-		l.heading(b.title, "-")
-		l.number("Mean "+b.name+" (ms):", b.values.Mean())
-		l.number("Median "+b.name+" (ms):", b.values.Median())
+		l.Heading(b.title, "-")
+		l.Number("Mean "+b.name+" (ms):", b.values.Mean())
+		l.Number("Median "+b.name+" (ms):", b.values.Median())
 		for _, p := range v.run.percentiles() {
-			l.number("P"+percentileWord(p)+" "+b.name+" (ms):", b.values.Percentile(p))
+			l.Number("P"+percentileWord(p)+" "+b.name+" (ms):", b.values.Percentile(p))
 		}
 	}
-	l.heading("", "=")
+	l.Heading("", "=")
 	_, err := io.WriteString(w, l.String())
 	return err
 }

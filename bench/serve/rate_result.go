@@ -3,7 +3,6 @@ package serve
 import (
 	"fmt"
 	"strconv"
-	"strings"
 
 	"kvferry/bench/document"
 )
@@ -161,12 +160,9 @@ func (r RateResult) Table() document.Table {
 
 // Text is the table and the notes, for a terminal.
 func (r RateResult) Text() string {
-	var b strings.Builder
-	r.Table().WriteText(&b)
-	for _, note := range r.Notes {
-		b.WriteString("note: " + note + "\n")
-	}
-	return b.String()
+	var notes document.Notes
+	notes.Add(document.Info, r.Notes...)
+	return r.Table().Text() + notes.InWords()
 }
 
 // bound is an end of an interval, or what it is called where there is none.

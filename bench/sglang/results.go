@@ -30,20 +30,12 @@ var ErrFaults = errors.New("runs with faults")
 
 // finish writes and prints what there is, and adds to err what kept it from that.
 func (r *Results) finish(cfg Config, out *document.Folder, err error) error {
-	d := r.document()
-	some := len(r.Rows) > 0 || r.cut != ""
-	if some {
-		out.Save(d.Files()...)
+	if len(r.Rows) > 0 || r.cut != "" {
+		err = errors.Join(err, out.End(r.document(), cfg.Stdout))
+	} else {
+		err = errors.Join(err, out.Close())
 	}
-	kept := out.Close()
-	if some {
-		dir := cfg.Out
-		if kept != nil {
-			dir = ""
-		}
-		err = errors.Join(err, d.Print(cfg.Stdout, dir))
-	}
-	if err = errors.Join(err, kept); err != nil {
+	if err != nil {
 		return err
 	}
 	for i := range r.Rows {

@@ -72,14 +72,10 @@ func (cfg *Config) point(ctx context.Context) error {
 	return errors.Join(err, cfg.end(out, r.document(), r))
 }
 
-// end writes the document of a result, closes the folder and prints the document.
+// end writes and prints the document of a result.
 func (cfg *Config) end(out *document.Folder, d *document.Document, result any) error {
 	d.Data = cfg.record(result)
-	out.Save(d.Files()...)
-	if err := out.Close(); err != nil {
-		return errors.Join(d.WriteText(cfg.Stdout), err)
-	}
-	return d.Print(cfg.Stdout, cfg.Out)
+	return out.End(d, cfg.Stdout)
 }
 
 func (cfg *Config) sweep(ctx context.Context) error {
