@@ -132,7 +132,9 @@ func TestReport(t *testing.T) {
 		r.Verdicts = append(r.Verdicts, Verdict(r.Rails[i].Spec, r.Findings))
 	}
 	var b strings.Builder
-	r.WriteText(&b)
+	if err := r.document().WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{"tcp/eth0        FAIL", "rdma/mlx5_0       ok", "999/1000 of 9000", "9000/9000", "clock: theirs is 3ms ahead, known to 2.5ms", "FAIL  rail tcp/eth0: 0.40 of line rate"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

@@ -120,7 +120,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	for i := range r.Rails {
 		r.Verdicts = append(r.Verdicts, Verdict(r.Rails[i].Spec, r.Findings))
 	}
-	err := r.write(&cfg)
+	err := r.document().Keep(cfg.Stdout, cfg.Out)
 	var bad []string
 	for _, f := range r.Findings {
 		if f.Grade == Fail && !slices.Contains(bad, f.Rail) {

@@ -112,12 +112,8 @@ func (r *IncastResult) table() document.Table {
 	}
 	for i := range r.Rows {
 		row, f := &r.Rows[i], &incastFigures[i%len(incastFigures)]
-		named := []string{"", ""}
-		if i%len(incastFigures) == 0 {
-			named = []string{row.Case, row.What}
-		}
-		cells := append(named, strings.TrimSpace(row.Figure+" "+row.Unit))
-		cells = append(append(cells, row.measured(f.digits)...), row.must())
+		cells := append([]string{row.Case, row.What, strings.TrimSpace(row.Figure + " " + row.Unit)}, row.measured(f.digits)...)
+		cells = append(cells, row.must())
 		t.Add(append(cells, row.ending()...)...)
 	}
 	return t
