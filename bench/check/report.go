@@ -29,7 +29,7 @@ func (r *Report) document() *document.Document {
 		d.Head = append(d.Head, "there: "+r.There.String())
 	}
 	if c := r.Clock; c != nil {
-		d.Head = append(d.Head, fmt.Sprintf("clock: theirs is %v ahead, known to %v; round trip %v", c.Offset.Round(time.Microsecond), (c.RoundTrip / 2).Round(time.Microsecond), c.RoundTrip.Round(time.Microsecond)))
+		d.Head = append(d.Head, fmt.Sprintf("clock: theirs is %v ahead, known to %v; round trip %v", c.Offset.Round(time.Microsecond), (c.RoundTrip/2).Round(time.Microsecond), c.RoundTrip.Round(time.Microsecond)))
 	}
 	for _, f := range r.Findings {
 		d.Notes.Add(document.Info, f.String())

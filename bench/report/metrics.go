@@ -187,8 +187,8 @@ func (r *Run) metrics() (*Metrics, map[string]stats.Sample) {
 	// Little's law would give the same mean from latencies; this one counts the time of failed
 	// requests, too, which the server had to bear.
 	flight := r.inFlight()
-	m.Concurrency = stats.Round(per(flight.area, r.Duration), 4)
-	m.MaxConcurrency = flight.peak
+	m.Concurrency = stats.Round(per(flight.Area, r.Duration), 4)
+	m.MaxConcurrency = flight.Peak
 	m.PeakOutput = r.peakOutput()
 	if len(r.Goodput) > 0 {
 		rate, share := per(float64(kept), r.Duration), per(float64(kept), float64(len(r.Records)-m.Interrupted))

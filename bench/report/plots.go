@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"kvferry/bench/client"
 	"kvferry/bench/document"
 	"kvferry/bench/stats"
 )
@@ -63,8 +64,8 @@ func (p *Report) timelines() (plots []document.Plot) {
 	}
 	sent, failed := p.requestRates(width)
 	flight := document.Curve{Steps: true}
-	for _, s := range thin(p.inFlight().steps) {
-		flight.Add(s.at, float64(s.requests))
+	for _, s := range thin(p.inFlight().Steps) {
+		flight.Add(s.From, float64(s.Requests))
 	}
 	timeline := func(title string, curves ...document.Curve) {
 		c := document.Chart{Title: title, X: document.Axis{Label: "s since the run's start", Max: max(p.Duration, 1e-3)}, Curves: curves, Mark: "steady part"}
@@ -81,20 +82,20 @@ func (p *Report) timelines() (plots []document.Plot) {
 }
 
 // thin keeps of many steps those that a plot can show: of each 1/400 of the time the greatest.
-func thin(steps []step) []step {
+func thin(steps []client.Step) []client.Step {
 	if len(steps) <= 2*document.CurvePoints {
 		return steps
 	}
-	span := steps[len(steps)-1].at - steps[0].at
-	var kept []step
+	span := steps[len(steps)-1].From - steps[0].From
+	var kept []client.Step
 	last := -1
 	for _, s := range steps {
-		bin := int((s.at - steps[0].at) / span * document.CurvePoints)
+		bin := int((s.From - steps[0].From) / span * document.CurvePoints)
 		switch n := len(kept); {
 		case bin != last:
 			kept, last = append(kept, s), bin
-		case s.requests > kept[n-1].requests:
-			kept[n-1].requests = s.requests
+		case s.Requests > kept[n-1].Requests:
+			kept[n-1].Requests = s.Requests
 		}
 	}
 	return append(kept, steps[len(steps)-1])

@@ -1,55 +1,24 @@
 package report
 
 import (
-	"cmp"
 	"math"
-	"slices"
+
+	"kvferry/bench/client"
 )
 
 // Timelines are for the eye: whether the load was what was asked for, and whether the server kept
 // up with it. Their bins are as wide as a plot can show, and nothing is computed from them but
 // the peak of output tokens, whose bins are whole seconds.
 
-// A flight is how many requests were in flight, and when.
-type flight struct {
-	steps []step
-	peak  int
-	area  float64 // request-seconds
-}
-
-// A step is a moment, in seconds since the run's start, from which on so many requests are in flight.
-type step struct {
-	at       float64
-	requests int
-}
-
-// inFlight sweeps over the moments at which requests were sent and over. Of two at one
-// moment the end comes first: a request that takes the place of another is not at once with it.
-func (r *Run) inFlight() flight {
-	type edge struct {
-		at    float64
-		delta int
-	}
-	var edges []edge
-	var f flight
-	for i := range r.Records {
-		rec := &r.Records[i]
-		if rec.Skipped || rec.Finish <= rec.Sent {
-			continue
+// inFlight is how many requests were in flight, whatever became of them.
+func (r *Run) inFlight() client.Flight {
+	return client.InFlight(func(yield func(*client.Record) bool) {
+		for i := range r.Records {
+			if !yield(&r.Records[i]) {
+				return
+			}
 		}
-		edges = append(edges, edge{rec.Sent, 1}, edge{rec.Finish, -1})
-		f.area += rec.Finish - rec.Sent
-	}
-	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.delta, b.delta)) })
-	n := 0
-	for i, e := range edges {
-		n += e.delta
-		f.peak = max(f.peak, n)
-		if i+1 == len(edges) || edges[i+1].at > e.at {
-			f.steps = append(f.steps, step{e.at, n})
-		}
-	}
-	return f
+	})
 }
 
 // binsWanted is how many points a timeline has at most: more show noise, a

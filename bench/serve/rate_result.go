@@ -141,7 +141,7 @@ func (r RateResult) Table() document.Table {
 		verdict := "missed"
 		switch {
 		case p.void():
-			t.Rows = append(t.Rows, []string{number(p.Value), "client late", strconv.Itoa(p.Runs), "", "", "", "", ""})
+			t.Add(number(p.Value), "client late", strconv.Itoa(p.Runs))
 			continue
 		case p.kept(r.Attainment):
 			verdict = "kept"
@@ -150,10 +150,10 @@ func (r RateResult) Table() document.Table {
 			verdict += "?"
 		}
 		low, high := wilson(p.Attained, p.Requests)
-		t.Rows = append(t.Rows, []string{
+		t.Add(
 			number(p.Value), verdict, strconv.Itoa(p.Runs), strconv.Itoa(p.Requests), strconv.Itoa(p.Attained),
 			percent(p.Share()), percent(low), percent(high),
-		})
+		)
 	}
 	return t
 }

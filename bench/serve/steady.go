@@ -48,7 +48,6 @@ package serve
 // window would leave out long ones. A window has its start and not its end.
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -112,19 +111,16 @@ func (c SteadyConfig) Find(records iter.Seq[*client.Record]) (SteadyWindow, erro
 	}
 	config.Default(&c.Method, MSER)
 	config.Default(&c.Ratio, 0.8)
-	flight := inFlight(records)
-	if len(flight) == 0 {
+	flight := client.InFlight(answeredOnly(records))
+	if len(flight.Steps) == 0 {
 		return SteadyWindow{}, fmt.Errorf("no steady state: no request was answered")
 	}
-	w := SteadyWindow{Method: c.Method}
-	for _, s := range flight {
-		w.Peak = max(w.Peak, s.requests)
-	}
+	w := SteadyWindow{Method: c.Method, Peak: flight.Peak}
 	if c.Method == steadyConcurrency {
-		w.longest(flight, c.Ratio)
+		w.longest(flight.Steps, c.Ratio)
 		return w, nil
 	}
-	if err := w.settled(flight, records); err != nil {
+	if err := w.settled(flight.Steps, records); err != nil {
 		return SteadyWindow{}, err
 	}
 	return w, nil
@@ -141,56 +137,27 @@ func answeredOnly(records iter.Seq[*client.Record]) iter.Seq[*client.Record] {
 	}
 }
 
-// A span is an interval in which the requests in flight were the same.
-type span struct {
-	start, end float64
-	requests   int
-}
-
-// inFlight is how many requests were in flight, from the first Sent to the last Finish.
-// Spans have a length.
-func inFlight(records iter.Seq[*client.Record]) []span {
-	type change struct {
-		at float64
-		by int
-	}
-	var changes []change
-	for r := range answeredOnly(records) {
-		changes = append(changes, change{r.Sent, 1}, change{r.Finish, -1})
-	}
-	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
-	var spans []span
-	n := 0
-	for i, c := range changes {
-		n += c.by
-		if i+1 < len(changes) && changes[i+1].at > c.at {
-			spans = append(spans, span{c.at, changes[i+1].at, n})
-		}
-	}
-	return spans
-}
-
 // longest sets the window to the longest interval at or above ratio x peak.
-func (w *SteadyWindow) longest(flight []span, ratio float64) {
+func (w *SteadyWindow) longest(flight []client.Step, ratio float64) {
 	w.Threshold = max(1, int(math.Ceil(float64(w.Peak)*ratio)))
 	start, open := 0.0, false
 	for _, s := range flight {
-		if s.requests < w.Threshold {
+		if s.Requests < w.Threshold {
 			open = false
 			continue
 		}
 		if !open {
-			start, open = s.start, true
+			start, open = s.From, true
 		}
-		if s.end-start > w.End-w.Start {
-			w.Start, w.End = start, s.end
+		if s.To-start > w.End-w.Start {
+			w.Start, w.End = start, s.To
 		}
 	}
 }
 
 // settled sets the window to where both series have settled.
-func (w *SteadyWindow) settled(flight []span, records iter.Seq[*client.Record]) error {
-	first, last := flight[0].start, flight[0].start
+func (w *SteadyWindow) settled(flight []client.Step, records iter.Seq[*client.Record]) error {
+	first, last := flight[0].From, flight[0].From
 	for r := range answeredOnly(records) {
 		last = max(last, r.Sent)
 	}
@@ -201,9 +168,9 @@ func (w *SteadyWindow) settled(flight []span, records iter.Seq[*client.Record]) 
 	var requests, tokens [steps]float64
 	at := func(t float64) int { return min(max(int((t-first)/step), 0), steps-1) }
 	for _, s := range flight {
-		for i := at(s.start); i <= at(s.end); i++ {
+		for i := at(s.From); i <= at(s.To); i++ {
 			low := first + float64(i)*step
-			requests[i] += float64(s.requests) * max(0, min(s.end, low+step)-max(s.start, low))
+			requests[i] += float64(s.Requests) * max(0, min(s.To, low+step)-max(s.From, low))
 		}
 	}
 	for r := range answeredOnly(records) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"strconv"
 
 	"kvferry/bench/client"
 	"kvferry/bench/document"
@@ -74,12 +73,10 @@ func (w SteadyWindow) Figures(records iter.Seq[*client.Record]) SteadyFigures {
 // WholeWindow returns the window of a whole run, from the first Sent to the last Finish, so that the run's figures come
 // from the same formulas.
 func WholeWindow(records iter.Seq[*client.Record]) SteadyWindow {
-	w := SteadyWindow{Method: "whole run"}
-	for i, s := range inFlight(records) {
-		if i == 0 {
-			w.Start = s.start
-		}
-		w.End, w.Peak = s.end, max(w.Peak, s.requests)
+	flight := client.InFlight(answeredOnly(records))
+	w := SteadyWindow{Method: "whole run", Peak: flight.Peak}
+	if n := len(flight.Steps); n > 0 {
+		w.Start, w.End = flight.Steps[0].From, flight.Steps[n-1].To
 	}
 	w.End = math.Nextafter(w.End, math.Inf(1)) // what ends last ends in it
 	return w
@@ -92,33 +89,23 @@ func SteadyTable(whole, window SteadyFigures) document.Table {
 		Head:  []string{"", "whole run", "steady", "steady / whole"},
 		Left:  1,
 	}
-	row := func(name string, of func(SteadyFigures) float64) {
-		a, b := of(whole), of(window)
-		ratio := ""
-		if a > 0 {
-			ratio = strconv.FormatFloat(b/a, 'f', 3, 64)
-		}
-		t.Rows = append(t.Rows, []string{name, strconv.FormatFloat(a, 'f', 2, 64), strconv.FormatFloat(b, 'f', 2, 64), ratio})
+	row := func(name string, a, b float64) {
+		t.Add(name, document.Fixed(a, 2), document.Fixed(b, 2), document.Fixed(b/a, 3))
 	}
-	row("Duration (s)", func(f SteadyFigures) float64 { return f.Duration })
-	row("Requests sent", func(f SteadyFigures) float64 { return float64(f.Sent) })
-	row("Requests completed", func(f SteadyFigures) float64 { return float64(f.Completed) })
-	row("Mean requests in flight", func(f SteadyFigures) float64 { return f.MeanConcurrency })
-	row("Request throughput (req/s)", func(f SteadyFigures) float64 { return f.RequestThroughput })
-	row("Input token throughput (tok/s)", func(f SteadyFigures) float64 { return f.InputThroughput })
-	row("Output token throughput (tok/s)", func(f SteadyFigures) float64 { return f.OutputThroughput })
-	for _, s := range []struct {
+	row("Duration (s)", whole.Duration, window.Duration)
+	row("Requests sent", float64(whole.Sent), float64(window.Sent))
+	row("Requests completed", float64(whole.Completed), float64(window.Completed))
+	row("Mean requests in flight", whole.MeanConcurrency, window.MeanConcurrency)
+	row("Request throughput (req/s)", whole.RequestThroughput, window.RequestThroughput)
+	row("Input token throughput (tok/s)", whole.InputThroughput, window.InputThroughput)
+	row("Output token throughput (tok/s)", whole.OutputThroughput, window.OutputThroughput)
+	for _, l := range []struct {
 		name string
-		of   func(SteadyFigures) stats.Summary
-	}{
-		{"TTFT", func(f SteadyFigures) stats.Summary { return f.TTFT }},
-		{"TPOT", func(f SteadyFigures) stats.Summary { return f.TPOT }},
-		{"ITL", func(f SteadyFigures) stats.Summary { return f.ITL }},
-		{"E2EL", func(f SteadyFigures) stats.Summary { return f.E2EL }},
-	} {
-		row("Mean "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).Mean })
-		row("Median "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).Median })
-		row("P99 "+s.name+" (ms)", func(f SteadyFigures) float64 { return s.of(f).P99 })
+		a, b stats.Summary
+	}{{"TTFT", whole.TTFT, window.TTFT}, {"TPOT", whole.TPOT, window.TPOT}, {"ITL", whole.ITL, window.ITL}, {"E2EL", whole.E2EL, window.E2EL}} {
+		row("Mean "+l.name+" (ms)", l.a.Mean, l.b.Mean)
+		row("Median "+l.name+" (ms)", l.a.Median, l.b.Median)
+		row("P99 "+l.name+" (ms)", l.a.P99, l.b.P99)
 	}
 	return t
 }
