@@ -5,7 +5,7 @@ import (
 	"kvferry/bench/observe"
 )
 
-// document is the results as people read them.
+// document returns the report of the results.
 func (r *Results) document() *document.Document {
 	d := &document.Document{
 		Title: "kvbench mooncake", Head: append([]string{r.when()}, r.conditions()...), HeadInFiles: true, Verdict: r.Verdict(), Notes: r.remarks(), Data: r.Summary(),

@@ -45,7 +45,7 @@ func (g group) settings() []string {
 	return names
 }
 
-// series is a figure of each cell.
+// series returns a figure of each cell as bars.
 func (g group) series(name string, pale bool, of func(*Cell) float64) document.Series {
 	s := document.Series{Name: name, Pale: pale}
 	for _, c := range g.cells {
@@ -54,7 +54,7 @@ func (g group) series(name string, pale bool, of func(*Cell) float64) document.S
 	return s
 }
 
-// ttftCDF has which share of the requests had their first token by when.
+// ttftCDF returns the cumulative distribution of each cell's TTFT.
 func (g group) ttftCDF() document.Plot {
 	var all []document.Distribution
 	for _, c := range g.cells {

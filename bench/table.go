@@ -108,7 +108,7 @@ func (c *Cell) published() *client.Figures {
 	return &c.Published.Figures
 }
 
-// quiet says how quiet the machine was; the table has no rows if none of the cells knows.
+// quiet returns the table of what disturbed the machine. It has no rows if no cell has a Disturbance.
 func (g group) quiet() document.Table {
 	if !slices.ContainsFunc(g.cells, func(c *Cell) bool { return c.Disturbance != nil }) {
 		return document.Table{}
@@ -142,8 +142,8 @@ func (g group) quiet() document.Table {
 	return t
 }
 
-// what says what was measured or computed. No bytes move in virtual time, and none are checked; a server may
-// not say how many moved.
+// what returns the table of what was measured or computed. In virtual time no bytes move, so none are checked,
+// and a server may not report how many moved.
 func (g group) what() document.Table {
 	t := document.Table{
 		Title: "what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], Left: 2,
@@ -165,7 +165,7 @@ func (g group) what() document.Table {
 	return t
 }
 
-// remarks are the faults of every cell, what disturbed it, and notes.
+// remarks returns the faults of every cell, what disturbed it, and its notes.
 func (r *Results) remarks() (notes document.Notes) {
 	for i := range r.Cells {
 		name := r.Cells[i].name()
@@ -174,8 +174,8 @@ func (r *Results) remarks() (notes document.Notes) {
 	return notes
 }
 
-// remarks are the cell's faults, what disturbed it, and notes. before stands before each, and disturbed before
-// what disturbed it.
+// remarks returns the cell's faults, what disturbed it, and its notes. Each text begins with before, but the
+// disturbance with disturbed.
 func (c *Cell) remarks(before, disturbed string) (notes document.Notes) {
 	for _, f := range c.Faults {
 		notes.Add(document.Fault, before+f)

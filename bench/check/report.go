@@ -20,7 +20,7 @@ type Report struct {
 	Findings []Finding       `json:"findings"`
 }
 
-// document is the report as people read it: a row a rail, and the findings.
+// document returns the report for readers: a row per rail, and the findings.
 func (r *Report) document() *document.Document {
 	d := &document.Document{
 		Title: "kvbench check", Made: document.When("Measured", r.Started), Head: []string{"here:  " + r.Here.String()}, Data: r, DataName: File, Sections: []document.Section{{Tables: []document.Table{r.table()}}},

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A Flight is how many requests were in flight, and when.
+// A Flight holds how many requests were in flight over time.
 type Flight struct {
 	Steps []Step // in order, each from the end of the one before; the last has no length and no request
 	Peak  int
@@ -19,9 +19,9 @@ type Step struct {
 	Requests int
 }
 
-// InFlight sweeps over the moments at which requests were sent and over. Of two at one moment the end comes
-// first: a request that takes the place of another is not at once with it. Requests that ended when they were
-// sent were never in flight.
+// InFlight returns how many of the requests were in flight, from Sent to Finish. At one moment ends come before
+// beginnings, so a request that takes the place of another does not overlap it. Skipped requests and those that
+// ended when they were sent do not count.
 func InFlight(records iter.Seq[*Record]) Flight {
 	type edge struct {
 		at    float64

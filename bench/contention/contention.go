@@ -252,7 +252,7 @@ func (r *Result) Table() document.Table {
 	return t
 }
 
-// document is the result as people read it.
+// document returns the report of the result.
 func (r *Result) document() *document.Document {
 	d := &document.Document{Title: "kvbench contention", Data: r, DataName: "contention.json", Sections: []document.Section{{Tables: []document.Table{r.Table()}, Plots: r.Plots()}}}
 	for _, row := range r.Rows {

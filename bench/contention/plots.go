@@ -36,7 +36,7 @@ func (r *Result) Plots() (all []document.Plot) {
 	return all
 }
 
-// A figure of the rows; some have none.
+// A figure is a value of a row, which not every row has.
 type figure struct {
 	name string
 	of   func(*Row) (ms float64, there bool)

@@ -39,7 +39,7 @@ func SVG(p Plot) (template.HTML, error) {
 	return template.HTML(text), err
 }
 
-// A Style is how a Chart's curves look.
+// A Style selects how a Chart draws its curves.
 type Style int
 
 // Styles.
@@ -49,7 +49,7 @@ const (
 	Dots         // no line
 )
 
-// A Curve is points of a Chart, by ascending X. The i-th curve looks the same in every Chart, whether
+// A Curve is a series of points in a Chart, by ascending X. The i-th curve looks the same in every Chart, whether
 // those before it have points or not.
 type Curve struct {
 	Name  string // in the legend, if not empty
@@ -60,7 +60,7 @@ type Curve struct {
 // Add appends a point.
 func (c *Curve) Add(x, y float64) { c.XYs = append(c.XYs, plotter.XY{X: x, Y: y}) }
 
-// An Axis is one of a Chart.
+// An Axis configures an axis of a Chart.
 type Axis struct {
 	Label    string
 	Log      bool

@@ -24,7 +24,7 @@ type Document struct {
 	Title string
 	Made  string   // when and how it came about; in the page alone, so that equal results have equal tables
 	Head  []string // what was run and where, a paragraph each
-	// HeadInFiles keeps Head from a terminal: who is there knows it.
+	// HeadInFiles leaves Head out of the text for a terminal, whose reader has just started the run.
 	HeadInFiles bool
 	Verdict     string // the result in a sentence, or in several lines
 	Notes       Notes
@@ -53,7 +53,7 @@ const (
 	Fault              // makes it unusable
 )
 
-// marks stand before notes, and in tables beside what they are about.
+// marks precede notes, and stand in tables beside the cells that the notes are about.
 var marks = [...]string{Info: "", Doubt: "~ ", Fault: "* "}
 
 // A Note is a remark on the figures.
@@ -62,7 +62,7 @@ type Note struct {
 	Text  string
 }
 
-// String is the note with its mark: "* " for a fault, "~ " for a doubt.
+// String returns the note with its mark: "* " for a fault, "~ " for a doubt.
 func (n Note) String() string { return marks[n.Level] + n.Text }
 
 // Notes are the remarks of a report, in order.
@@ -94,7 +94,7 @@ func When(made string, started time.Time) string {
 	return made + " " + started.UTC().Format("2006-01-02 15:04 UTC") + "."
 }
 
-// Files are the document's in the folder of results.
+// Files returns the files of the document for a folder of results.
 func (d *Document) Files() []File {
 	name := d.DataName
 	if name == "" {
@@ -174,8 +174,8 @@ func (d *Document) Print(w io.Writer, dir string) error {
 	return err
 }
 
-// Keep writes the document's files, if dir is not empty, and prints it. It prints as well if they cannot be
-// written: a full disk costs the files and not the figures.
+// Keep writes the document's files, if dir is not empty, and prints the document. A failure to write does not keep
+// it from printing: a full disk costs the files and not the figures.
 func (d *Document) Keep(w io.Writer, dir string) error {
 	lost := d.Write(dir)
 	if lost != nil {
@@ -218,7 +218,7 @@ func (d *Document) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// heading says what the marks mean, if a note has one.
+// heading returns the heading of the notes in Markdown, which explains the marks if any note has one.
 func (n Notes) heading() string {
 	for _, note := range n {
 		if note.Level != Info {

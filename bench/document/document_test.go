@@ -52,7 +52,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// written is the files of a document.
+// written returns the contents of a document's files.
 func written(t *testing.T, d *document.Document) map[string]string {
 	t.Helper()
 	got := map[string]string{}

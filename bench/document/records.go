@@ -101,8 +101,8 @@ func (f *Folder) Save(files ...File) {
 	f.fail(WriteFiles(f.dir, files...))
 }
 
-// End saves a document, closes the folder and prints the document: as well if it could not be kept, since a full
-// disk costs the files and not the figures.
+// End saves a document, closes the folder and prints the document. A failure to write does not keep it from
+// printing: a full disk costs the files and not the figures.
 func (f *Folder) End(d *Document, w io.Writer) error {
 	f.Save(d.Files()...)
 	lost, dir := f.Close(), f.dir

@@ -54,7 +54,7 @@ func (t *Table) Add(cells ...string) {
 	t.Rows = append(t.Rows, cells)
 }
 
-// Fixed returns v with n decimals; nothing if it is no number.
+// Fixed returns v with n decimals, and "" if v is NaN or infinite.
 func Fixed(v float64, n int) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return ""
@@ -70,7 +70,7 @@ func Number(v *float64) float64 {
 	return *v
 }
 
-// Known returns what v points to as text writes it; nothing if v is nil.
+// Known returns text of what v points to, and "" if v is nil.
 func Known[T any](v *T, text func(T) string) string {
 	if v == nil {
 		return ""

@@ -136,7 +136,7 @@ func (j *Judgement) head() string {
 	return fmt.Sprintf("model %s, link of %s, seed %d, a hang is %.0f s; %s, %.0f s", j.Model, lab.FormatRate(j.Link), j.Seed, j.Timeout, j.Machine.String(), j.Seconds)
 }
 
-// document is the judgement as people read it.
+// document returns the report of the judgement.
 func (j *Judgement) document() *document.Document {
 	return &document.Document{
 		Title: "kvbench engines --faults", Made: document.When("Measured", j.Started), Head: []string{j.head()}, Notes: j.notes(), Data: j,

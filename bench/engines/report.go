@@ -11,7 +11,7 @@ import (
 	"kvferry/lab"
 )
 
-// document is the result as people read it.
+// document returns the report of the result.
 func (r *Result) document() *document.Document {
 	return &document.Document{
 		Title: "kvbench engines", Made: document.When("Measured", r.Started), Head: []string{r.head()}, Notes: r.notes(), Data: r, Extra: []document.File{document.Records(r.Samples)},
@@ -139,7 +139,7 @@ func (r *Result) head() string {
 	return fmt.Sprintf("model %s, %s, one core an instance%s; %s, %.0f s", r.Model, rounds, over, r.Machine.String(), r.Seconds)
 }
 
-// plot has a figure over the prompt's length, a curve a setting.
+// plot returns a figure over the length of the prompt, with a curve per setting.
 func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) document.Plot {
 	c := document.Chart{Title: title, X: document.Axis{Label: "prompt tokens", Max: 1.1 * float64(Lengths[len(Lengths)-1])}, Style: document.Points}
 	for i := range r.Rows {

@@ -62,7 +62,7 @@ func (p *Pair) word() string {
 	return p.Status
 }
 
-// document is all pairs as people read them.
+// document returns the report of all pairs.
 func (r *runner) document() *document.Document {
 	d := &document.Document{
 		Title: "kvbench matrix", Head: []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},

@@ -95,7 +95,7 @@ func (r *IncastResult) missed() error {
 	return judged(all)
 }
 
-// document is the result as people read it.
+// document returns the report of the result.
 func (r *IncastResult) document() *document.Document {
 	r.settle()
 	return &document.Document{

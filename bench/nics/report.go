@@ -9,12 +9,12 @@ import (
 	"kvferry/bench/observe"
 )
 
-// labHead says where an experiment was run, and how long it took.
+// labHead returns the head of a report: where an experiment was run, and how long it took.
 func labHead(m observe.Machine, seconds float64) []string {
 	return []string{fmt.Sprintf("NIC lab on %s, %.0f s", m.String(), seconds)}
 }
 
-// document is the result as people read it. Its last line is the efficiency of each experiment.
+// document returns the report. Its last line is the efficiency of each experiment.
 func (r *Result) document() *document.Document {
 	d := &document.Document{
 		Title: "kvbench nics", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Verdict: r.last(), Data: r, DataName: "nics.json",
@@ -68,7 +68,7 @@ func (r *Result) faults() document.Table {
 	return t
 }
 
-// figure is a number, nothing if it is never.
+// figure formats a number; it returns nothing for never.
 func figure(v float64, digits int) string {
 	if v >= never {
 		return ""

@@ -280,7 +280,7 @@ func judged(verdicts []string) error {
 	return errors.Join(errs...)
 }
 
-// document is the result as people read it.
+// document returns the report of the result.
 func (r *WANResult) document() *document.Document {
 	r.settle()
 	d := &document.Document{

@@ -58,7 +58,7 @@ const (
 	samplesFile  = "samples.csv"
 )
 
-// document is the result as people read it: the rates over time with the faults in them, and the table.
+// document returns the report: the rates over time with the faults marked, and the table.
 func (r *FailoverResult) document() *document.Document {
 	all := document.Section{Lines: append([]string{"GB/s over time; at the right the highest"}, r.lines()...), Plots: []document.Plot{r.plot()}, Tables: []document.Table{r.table()}}
 	return &document.Document{
@@ -172,7 +172,7 @@ func (r *FailoverResult) conditions() []string {
 		config.FormatSize(r.Block), r.Batch, r.Threads, r.Depth, r.Select, config.FormatSize(int64(r.Slice)), config.FormatSize(r.Segment), r.Seed))
 }
 
-// remarks are the verdict and what went wrong.
+// remarks returns the verdict and what went wrong.
 func (r *FailoverResult) remarks() (notes document.Notes) {
 	if len(r.Recoveries) == 0 {
 		notes.Add(document.Info, "no fault is known of: --fault or --faults says when they were")

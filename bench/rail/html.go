@@ -11,7 +11,7 @@ import (
 	"kvferry/internal/config"
 )
 
-// document is the result as people read it: curves over the block size, and the table.
+// document returns the report: curves over the block size, and the table.
 func (r *Result) document() *document.Document {
 	d := &document.Document{
 		Title: "kvbench transfer", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: append(r.legend(), r.remarks()...),
@@ -50,7 +50,7 @@ func (r *Result) varies() bool {
 	return slices.ContainsFunc(r.Points, func(p Point) bool { return p.Count != r.Points[0].Count || p.Select != r.Points[0].Select })
 }
 
-// curves has a figure over the block size; points without it are left out.
+// curves returns a plot of one figure over the block size. Points without the figure are left out.
 func (r *Result) curves(title string, log bool, of func(*Point) float64, ref func(*Reference) Rank) document.Plot {
 	c := document.Chart{Title: title, X: document.Axis{Label: "block", Log: true}, Y: document.Axis{Log: log}, Style: document.Points}
 	add := func(name string, block int64, y float64) {

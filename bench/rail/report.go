@@ -94,7 +94,7 @@ func (r *Result) head(t *document.Table) (several bool) {
 	return several
 }
 
-// found is CPU time, errors, blocks that were checked and bad ones.
+// found returns the cells for CPU time, errors, checked blocks and bad blocks.
 func (p *Point) found() []string {
 	cpu := ""
 	if p.CPU.Bytes > 0 {
@@ -173,7 +173,7 @@ func (r *Result) conditions() []string {
 	)
 }
 
-// remarks are the faults and notes.
+// remarks returns the faults and notes.
 func (r *Result) remarks() (notes document.Notes) {
 	for i := range r.Points {
 		p := &r.Points[i]

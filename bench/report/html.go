@@ -52,8 +52,8 @@ func (p *Report) verdict() string {
 	return s
 }
 
-// Document is the runs of one command as people read them: one run, or one of each clock. A tool's layout is
-// what a terminal gets.
+// Document returns the report of one command's runs: a single run, or one per clock. A terminal gets a tool's
+// layout instead.
 func Document(reports ...*Report) *document.Document {
 	summary := Summary{Rows: []Row{}}
 	d := &document.Document{Title: title}

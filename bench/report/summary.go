@@ -72,7 +72,7 @@ func infinite(v float64) any {
 	return v
 }
 
-// remarks are faults, what casts doubt, and notes.
+// remarks returns faults, what casts doubt, and notes.
 func (p *Report) remarks() (notes document.Notes) {
 	notes.Add(document.Fault, p.faults...)
 	if p.disturbed() {

@@ -167,7 +167,7 @@ func shortened(text string, n int) string {
 	return text
 }
 
-// stageTable is the mean request by the server's account; it has no rows where it gives none.
+// stageTable breaks down the mean request by the server's account. It has no rows if the server gives none.
 func (m *Metrics) stageTable() document.Table {
 	if m.Stages == nil {
 		return document.Table{}
@@ -179,7 +179,7 @@ func (m *Metrics) stageTable() document.Table {
 	return oneRow("Where the mean request's time went, by the server (ms)", columns)
 }
 
-// machineTable is what else the client's machine did; it has no rows where nobody looked.
+// machineTable lists what else the client's machine did. It has no rows if the machine was not watched.
 func (r *Run) machineTable() document.Table {
 	d := r.Disturbance
 	if d == nil {
@@ -238,7 +238,7 @@ func (r *Run) groupTables() []document.Table {
 	return tables
 }
 
-// failureTable is why requests failed.
+// failureTable lists the reasons why requests failed.
 func (r *Run) failureTable() document.Table {
 	t := document.Table{Title: "Failed requests", Left: 1, Head: []string{"reason", "requests", "first"}}
 	for _, f := range r.failures() {

@@ -5,8 +5,7 @@ import (
 	"kvferry/bench/stats"
 )
 
-// A tally is what both tools count of requests as their clients keep them. It holds a number for each gap
-// between tokens, 8 bytes, until it is let go.
+// A tally holds what both tools count of a run's requests. It takes 8 bytes for each gap between tokens.
 type tally struct {
 	run                   *Run
 	requests              []seen
@@ -17,7 +16,8 @@ type tally struct {
 	peakRequests          int
 }
 
-// tallied counts the requests of a run as they are seen by a tool; each is called for those that succeeded.
+// tallied counts the requests of a run as a tool's client sees them. It calls each for every request that
+// succeeded.
 func tallied(run *Run, as func(*client.Record) seen, each func(*seen)) tally {
 	t := tally{run: run, requests: make([]seen, 0, len(run.Records))}
 	t.itl = make([]float64, 0, gapCount(run.Records))

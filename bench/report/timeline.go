@@ -10,7 +10,7 @@ import (
 // up with it. Their bins are as wide as a plot can show, and nothing is computed from them but
 // the peak of output tokens, whose bins are whole seconds.
 
-// inFlight is how many requests were in flight, whatever became of them.
+// inFlight returns the requests in flight over time. Failed requests count too.
 func (r *Run) inFlight() client.Flight {
 	return client.InFlight(func(yield func(*client.Record) bool) {
 		for i := range r.Records {

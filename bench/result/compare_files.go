@@ -13,7 +13,7 @@ import (
 	"kvferry/internal/config"
 )
 
-// compareFile is the comparison in its folder.
+// compareFile holds the comparison, in the folder of its files.
 const compareFile = "compare.json"
 
 // CompareConfig names the results to compare, and configures the intervals of their differences.
@@ -206,8 +206,7 @@ func (g *group) verdicts() []string {
 	return sentences
 }
 
-// notes are what is said of a group beside its tables: what was not alike, then what has no
-// interval.
+// notes returns what qualifies the tables of a group: what was not alike, then which figures have no interval.
 func (g *group) notes() (notes document.Notes) {
 	notes.Add(document.Doubt, g.Differs...)
 	for i, r := range g.Results[1:] {
@@ -224,7 +223,7 @@ func (c *comparison) how() string {
 		c.Draws, c.Seed, 100*c.Confidence)
 }
 
-// document is the comparison as people read it, with the distributions of all results in one plot.
+// document returns the report of a comparison, with the distributions of all results in one plot.
 func (c *comparison) document() *document.Document {
 	d := &document.Document{Title: "kvbench compare", Data: c, DataName: compareFile}
 	if len(c.Alone) > 0 {

@@ -11,7 +11,7 @@ import (
 // not there.
 type Figures map[string]float64
 
-// statistics are those of a latency that a record may have.
+// statistics are the figures of a latency that a published record may have: all but the deviation.
 var statistics = stats.Figures[:6]
 
 // latencies by their names in figures, and in report.Metrics.

@@ -202,7 +202,7 @@ func (r *Results) what() string {
 	return strings.Join(append(clocks, fitted), "; ")
 }
 
-// document is the results as people read them.
+// document returns the report of the results.
 func (r *Results) document() *document.Document {
 	return &document.Document{
 		Title: "SGLang's published runs", Made: document.When("Computed", r.Started), Head: []string{r.what()}, Notes: r.remarks(), Data: r,

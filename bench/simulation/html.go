@@ -15,7 +15,7 @@ import (
 	"kvferry/bench/stats"
 )
 
-// document is one point as people read it.
+// document returns the report of a single point.
 func (r *Result) document() *document.Document {
 	brief := *r
 	brief.Nodes = nil // thousands, perhaps; summary.json has them
@@ -30,7 +30,7 @@ func (r *Result) document() *document.Document {
 	return d
 }
 
-// distribution has the share of values up to x, and the SLO's limit; nil if there are no values.
+// distribution returns a plot of the cumulative distribution with the SLO's limit, nil if h has no values.
 func distribution(title string, h *stats.Histogram, limit float64) document.Plot {
 	if h == nil || h.Count() == 0 {
 		return nil
@@ -42,7 +42,7 @@ func distribution(title string, h *stats.Histogram, limit float64) document.Plot
 	return document.CDF(title, "ms", []document.Distribution{{Values: values}}, limit)
 }
 
-// document is a sweep as people read it: curves over the first parameter, one for each value of the second, and
+// document returns the report of a sweep: curves over the first parameter, one for each value of the second, with
 // the best point marked.
 func (r *SweepResult) document() *document.Document {
 	d := &document.Document{Title: "kvbench simulate: sweep of " + r.names(), Verdict: "best: " + r.Why, DataName: sweepFile, Brief: r}
@@ -131,7 +131,7 @@ func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 	return at, ticks
 }
 
-// curves has a figure of the points; one that is NaN is left out.
+// curves returns a plot of one figure of the points. NaN is left out.
 func (r *SweepResult) curves(title string, of func(*Result) float64) document.Chart {
 	at, ticks := r.axis()
 	c := document.Chart{Title: title, X: document.Axis{Label: r.Params[0].Name, Ticks: ticks}, Style: document.Points}

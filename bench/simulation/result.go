@@ -358,7 +358,7 @@ func total[N uint64 | float64](roles []Role, of func(Role) N) (sum N) {
 	return sum
 }
 
-// greatest is the most of any role, 0 of none.
+// greatest returns the greatest value of any role, 0 if there are no roles.
 func greatest(roles []Role, of func(Role) float64) (most float64) {
 	for _, k := range roles {
 		most = max(most, of(k))

@@ -32,7 +32,7 @@ type Config struct {
 	Terminal bool      // Progress is a terminal
 }
 
-// sweepFile is what a sweep has in place of [document.SummaryFile].
+// sweepFile takes the place of [document.SummaryFile] for a sweep.
 const sweepFile = "sweep.json"
 
 // clock is what results say of their times.
@@ -72,7 +72,7 @@ func (cfg *Config) point(ctx context.Context) error {
 	return errors.Join(err, cfg.end(out, r.document(), r))
 }
 
-// end writes and prints the document of a result.
+// end sets the document's data to the record of result, and writes and prints the document.
 func (cfg *Config) end(out *document.Folder, d *document.Document, result any) error {
 	d.Data = cfg.record(result)
 	return out.End(d, cfg.Stdout)
@@ -102,7 +102,7 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	return errors.Join(err, cfg.end(out, r.document(), r))
 }
 
-// record is a result with the command and the time that made it.
+// record returns result together with the command and the time that made it.
 func (cfg *Config) record(result any) any {
 	return struct {
 		Command []string  `json:"command"`

@@ -7,7 +7,7 @@ import (
 	"kvferry/sim"
 )
 
-// met reports whether a request kept every bound.
+// met reports whether a request kept every bound of slo. The TPOT of a single token is 0.
 func met(slo stats.SLO, o *sim.Outcome) bool {
 	return slo.Kept(func(metric string) float64 {
 		d := o.E2EL()

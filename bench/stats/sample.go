@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A Sample is latencies in seconds, in ascending order. Its figures are milliseconds, and 0 of an empty
+// A Sample holds latencies in seconds, in ascending order. Its figures are milliseconds, and 0 of an empty
 // Sample, as vLLM's and SGLang's clients have them (numpy.mean(values or 0) * 1000): this is where the two
 // units meet.
 type Sample []float64
@@ -117,7 +117,7 @@ func Median(values []float64) float64 {
 }
 
 // TPOT returns the mean time per output token after the first: (last - first) / (tokens - 1), where first and
-// last are when those tokens came. There is none of a single token.
+// last are the times of those tokens in seconds. ok is false for fewer than two tokens.
 func TPOT(first, last float64, tokens int) (seconds float64, ok bool) {
 	if tokens < 2 {
 		return 0, false

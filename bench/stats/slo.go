@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// An SLO is the bounds that a good request keeps, at most one a metric. An empty one bounds nothing.
+// An SLO lists the bounds that a good request keeps, at most one per metric. An empty SLO bounds nothing.
 type SLO []Bound
 
-// A Bound is the most that a metric of a request may be.
+// A Bound limits a metric of a request.
 type Bound struct {
 	Metric string  `json:"metric"` // ttft, tpot or e2el
 	MS     float64 `json:"ms"`

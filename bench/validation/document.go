@@ -48,7 +48,7 @@ var notes = []string{
 	"InferenceX is of DeepSeek-R1, #870 with SGLang 0.5.7 and the others with 0.5.12, both of 2026, whose kernels are newer than those that the datasheet's shares were measured on. #3363's server keeps KV in 8 bits, which the profile does not; at 64 requests that is 2 % of a step.",
 }
 
-// document is the results as people read them.
+// document returns the report of the results.
 func (r *Results) document() *document.Document {
 	all := document.Section{Plots: r.plots()}
 	d := &document.Document{

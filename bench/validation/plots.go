@@ -62,8 +62,8 @@ func (r *Results) groups(source string) []group {
 // bands are errors up to which a point is in a shaded band, the widest first.
 var bands = []float64{2 * closeBy, closeBy}
 
-// errorPlot has the error of each latency over what was published. Other figures have other units, and
-// are left out.
+// errorPlot returns a plot of the error of each latency over the published value. Other figures have other
+// units, and are left out.
 func errorPlot(source string, groups []group) document.Chart {
 	c := document.Chart{Title: source + ": error (%)", X: document.Axis{Label: "published latency, ms", Log: true}, Style: document.Dots}
 	worst := bands[0]
