@@ -13,7 +13,7 @@ import (
 // loads nothing from elsewhere.
 func WriteHTML(w io.Writer, r *Results) error {
 	report := page.Page{
-		Title: "kvbench mooncake", Sub: append([]string{r.when()}, r.conditions()...), Verdict: r.Verdict(), Lines: r.remarks(),
+		Title: "kvferry reproduce mooncake", Sub: append([]string{r.when()}, r.conditions()...), Verdict: r.Verdict(), Lines: r.remarks(),
 	}
 	for _, g := range r.groups() {
 		s := page.Section{Name: g.name}

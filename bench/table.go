@@ -295,7 +295,7 @@ func (r *Results) conditions() []string {
 // run's conditions.
 func WriteMarkdown(w io.Writer, r *Results) error {
 	var b strings.Builder
-	b.WriteString("# kvbench mooncake\n\n")
+	b.WriteString("# kvferry reproduce mooncake\n\n")
 	fmt.Fprintf(&b, "%s.\n", r.when())
 	page.WriteLines(&b, r.conditions())
 	b.WriteString("\n")

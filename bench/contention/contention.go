@@ -37,7 +37,7 @@ type Config struct {
 	rate    float64         // bytes/s
 }
 
-// What kvbench contention says of itself.
+// What kvferry lab contention says of itself.
 const (
 	Short = "Transfers into one decode node at once: both clocks, and other simulators"
 

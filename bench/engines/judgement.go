@@ -143,7 +143,7 @@ func (j *Judgement) head() string {
 // document is the judgement as people read it.
 func (j *Judgement) document() *page.Document {
 	return &page.Document{
-		Title: "kvbench engines --faults", Made: "Measured", Started: j.Started, Head: j.head(), Tables: j.tables(), Notes: j.notes(), Data: j,
+		Title: "kvferry lab connectors --faults", Made: "Measured", Started: j.Started, Head: j.head(), Tables: j.tables(), Notes: j.notes(), Data: j,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // document is the result as people read it.
 func (r *Result) document() *page.Document {
 	return &page.Document{
-		Title: "kvbench engines", Made: "Measured", Started: r.Started, Head: r.head(), Tables: r.tables(), Notes: r.notes(), Plots: r.plots, Data: r,
+		Title: "kvferry lab connectors", Made: "Measured", Started: r.Started, Head: r.head(), Tables: r.tables(), Notes: r.notes(), Plots: r.plots, Data: r,
 	}
 }
 

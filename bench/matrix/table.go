@@ -99,7 +99,7 @@ func (r *runner) writeTables() error {
 		}},
 		page.File{Name: reportFile, Write: func(w io.Writer) error {
 			p := page.Page{
-				Title:    "kvbench matrix",
+				Title:    "kvferry lab matrix",
 				Sub:      []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},
 				Lines:    faults,
 				Sections: []page.Section{{Tables: []page.HTMLTable{r.table().HTML(-1)}}},

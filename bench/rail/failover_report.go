@@ -231,7 +231,7 @@ func (r *FailoverResult) WriteText(w io.Writer) error {
 // table and all that was recorded, in a file that loads nothing from elsewhere.
 func (r *FailoverResult) WriteHTML(w io.Writer) error {
 	report := page.Page{
-		Title: "kvbench failover", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
+		Title: "kvferry rail failover", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
 		Lines: r.remarks(),
 	}
 	p, err := r.plot()

@@ -18,7 +18,7 @@ import (
 // was recorded, in a file that loads nothing from elsewhere.
 func (r *Result) WriteHTML(w io.Writer) error {
 	report := page.Page{
-		Title: "kvbench transfer", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
+		Title: "kvferry rail bench", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
 		Lines: append(r.legend(), r.remarks()...),
 	}
 	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(-1)}}

@@ -182,7 +182,7 @@ func (s *session) open(ctx context.Context) (err error) {
 		return err
 	}
 	if m.Protocol != protocol || m.Info == nil {
-		return fmt.Errorf("%s speaks version %d of the protocol and this is %d: use the same kvbench at both ends", s.link.peer.name, m.Protocol, protocol)
+		return fmt.Errorf("%s speaks version %d of the protocol and this is %d: use the same kvferry at both ends", s.link.peer.name, m.Protocol, protocol)
 	}
 	s.r.Target = End{Where: s.link.where, Rails: m.Rails}
 	if m.Machine != nil {

@@ -205,7 +205,7 @@ func (r *Run) machineTable() (page.Table, bool) {
 		{"over 5 ms late (%)", fixed(d.LateTimersPct, 2)},
 	}
 	if c := d.CPU; c != nil {
-		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvbench (%)", fixed(c.OwnPct, 1)},
+		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvferry (%)", fixed(c.OwnPct, 1)},
 			column{"by others (%)", fixed(c.OthersPct, 1)}, column{"stolen (%)", fixed(c.StealPct, 1)})
 	}
 	verdict := "no"

@@ -290,7 +290,7 @@ func (c *comparison) how() string {
 // WriteMarkdown writes table.md.
 func (c *comparison) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("# kvbench compare\n\n" + c.how() + "\n\n")
+	b.WriteString("# kvferry compare\n\n" + c.how() + "\n\n")
 	if text := c.alone(); text != "" {
 		b.WriteString(text + "\n\n")
 	}
@@ -316,7 +316,7 @@ func (c *comparison) WriteMarkdown(w io.Writer) error {
 
 // WriteHTML writes report.html: the same with the distributions of all results in one plot.
 func (c *comparison) WriteHTML(w io.Writer) error {
-	out := page.Page{Title: "kvbench compare", Sub: []string{c.how()}}
+	out := page.Page{Title: "kvferry compare", Sub: []string{c.how()}}
 	if text := c.alone(); text != "" {
 		out.Lines = append(out.Lines, "~ "+text)
 	}

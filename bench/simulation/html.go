@@ -21,7 +21,7 @@ import (
 // that loads nothing from elsewhere.
 func (r *Result) WriteHTML(w io.Writer) error {
 	report := page.Page{
-		Title: "kvbench simulate",
+		Title: "kvferry sim",
 		Sub:   []string{"Virtual time, everything modelled: " + r.Cluster.Profile + " (" + r.Cluster.GPU + ").", "Cluster: " + r.Cluster.String() + ".", "Load: " + r.Load.String() + "."},
 		Lines: r.lines(),
 	}
@@ -75,7 +75,7 @@ func distribution(title string, h *figure.Histogram, limit float64) (*page.Plot,
 // WriteHTML writes report.html of a sweep: curves over the first parameter, one
 // for each value of the second, with the best point marked.
 func (r *SweepResult) WriteHTML(w io.Writer) error {
-	report := page.Page{Title: "kvbench simulate: sweep of " + r.names(), Verdict: r.Why, Lines: r.lines()}
+	report := page.Page{Title: "kvferry sim: sweep of " + r.names(), Verdict: r.Why, Lines: r.lines()}
 	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(r.Best)}}
 	if len(r.Points) > 0 {
 		p := r.Points[0]
