@@ -1,7 +1,7 @@
-# The three daemons and kvbench.
+# kvferry and its daemons.
 #
 #	docker build -t kvferry .
-#	docker run --rm kvferry kvbench mooncake --clock virtual --rows 256/q8
+#	docker run --rm kvferry kvferry reproduce mooncake --clock virtual --rows 256/q8
 #
 # compose.yaml starts a proxy, a prefill and a decode node of it. For RDMA a container needs
 # the devices, locked memory and the host's network: --device /dev/infiniband
@@ -12,7 +12,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=1 go build -trimpath -ldflags=-s -o /out/ ./cmd/proxy ./cmd/prefill ./cmd/decode ./cmd/kvbench
+RUN CGO_ENABLED=1 go build -trimpath -ldflags=-s -o /out/ ./cmd/proxy ./cmd/prefill ./cmd/decode ./cmd/kvferry
 
 FROM debian:bookworm-slim
 # Rails over RDMA open libibverbs and its drivers. Debian keeps one version of a package, so none
@@ -22,4 +22,4 @@ RUN apt-get update && apt-get install -y --no-install-recommends ibverbs-provide
 COPY --from=build /out/ /usr/local/bin/
 USER 65534:65534
 WORKDIR /tmp
-CMD ["kvbench", "--help"]
+CMD ["kvferry", "--help"]

@@ -65,7 +65,7 @@ unit-tools:
 	@echo "== go -C tools test ./..."
 	@$(GO) -C tools test -vet=off ./...
 
-build: ## the daemons and kvbench into bin/
+build: ## the daemons and kvferry into bin/
 	$(GO) build -o bin/ ./cmd/...
 	@echo "make build: bin/ is there, $(RAIL)"
 
@@ -95,7 +95,7 @@ mutants: ## changes to PACKAGES that no test notices (SEED=1 LIMIT=5m SINCE=revi
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 to 10 min)
 	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 40m -v -run RoCE ./lab
 
-mismatches: lib ## real vLLM whose P differs from D in one field at a time: D's tokens must be right (10 min, after kvlab vllm setup)
+mismatches: lib ## real vLLM whose P differs from D in one field at a time: D's tokens must be right (10 min, after kvferry lab vllm setup)
 	@KVFERRY_VLLM=1 KVFERRY_LIBRARY=$(CURDIR)/bin/libkvferry.so PYTHONPATH=bindings/python python3 -m unittest discover -v -s bindings/python/tests -p test_vllm_mismatch.py
 
 # Skipped loudly where packages cannot be installed: go test -v says so and why.
@@ -108,23 +108,23 @@ flips-roce bench-roce rdma-tcp: export CGO_ENABLED = 1
 bench-roce: build ## the RDMA rail beside perftest, on one emulated host
 	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
 	$(GO) test -c -o $$bin/rdma.test ./transport/rdma; \
-	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 --env KVFERRY_RDMA=rxe0 --env KVFERRY_PERFTEST=1 -- \
+	bin/kvferry lab rdma --hosts 1 --nics 1 --cpus 2 --env KVFERRY_RDMA=rxe0 --env KVFERRY_PERFTEST=1 -- \
 		$$bin/rdma.test -test.run TestLabPerftest
 
 bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failover; fails outside the limits (2.5 min, root)
-	@bin/kvbench nics --out kvbench-out/nics
+	@bin/kvferry lab nics --out kvferry-out/nics
 
 bench-wan: build ## the same on links that are long or lose packets; fails outside the limits (35 min, root)
-	@bin/kvbench nics wan --out kvbench-out/wan
+	@bin/kvferry lab nics wan --out kvferry-out/wan
 
 bench-incast: build ## 16 initiators that share one target's NIC: how evenly, and its queue; fails outside the limits (2 min, root)
-	@bin/kvbench nics incast --out kvbench-out/incast
+	@bin/kvferry lab nics incast --out kvferry-out/incast
 
 mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)
-	@bin/kvbench nics mooncake
+	@bin/kvferry lab nics mooncake
 
 rdma-tcp: build ## RDMA against TCP over one NIC of 80 Mbit/s, between two emulated hosts
-	@bin/kvlab roce --nics 1 --rate 80mbit --until 2 --file bin/kvbench --file lab/testdata/rdma-tcp.sh -- sh /lab/rdma-tcp.sh
+	@bin/kvferry lab rdma --nics 1 --rate 80mbit --until 2 --file bin/kvferry --file lab/testdata/rdma-tcp.sh -- sh /lab/rdma-tcp.sh
 
 # protoc's plugins are built from tools/go.mod, so that everyone generates the same.
 generate: PROTO_OUT ?= proto
@@ -153,7 +153,7 @@ bench-transfer: ## the TCP rail beside bare sockets, same settings, same run (CO
 	$(GO) test -run '^$$' -bench 'Slab|Bare|Latency' -count $(COUNT) -timeout 30m ./transport/tcp
 
 bench-serving: ## CPU a token, inter-token latency and memory of proxy and node; fails above the limits
-	$(GO) run ./cmd/kvbench serving
+	$(GO) run ./cmd/kvferry lab serving
 
 bench-accuracy: ## what no test may ask of a busy machine: late timers, links of the NIC lab, the account of a request's time (COUNT=3, root)
 	$(GO) test -run '^$$' -bench Lateness -count $(COUNT) ./clock
@@ -179,10 +179,10 @@ byzantine: ## nodes, engines and servers that break the protocol: 10,000 seeds o
 flips: ## flips bits of KV in each memory and on each kind of rail, FLIPS=100 requests each: what became of them, whom it blames
 	$(GO) test -count=1 -timeout 30m -v -run '^TestFlips$$' ./node -flips $(FLIPS)
 
-flips-roce: build ## the same on an RDMA rail, on one emulated host (after kvlab setup)
+flips-roce: build ## the same on an RDMA rail, on one emulated host (after kvferry lab setup)
 	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
 	$(GO) test -c -o $$bin/node.test ./node; \
-	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 -- \
+	bin/kvferry lab rdma --hosts 1 --nics 1 --cpus 2 -- \
 		$$bin/node.test -test.run 'TestFlips/.*/rail_rdma' -test.v -flips $(FLIPS) -flips-rail rdma/rxe0
 
 fuzz: ## every fuzz target (FUZZTIME=20s each)

@@ -6,12 +6,10 @@
 // There is no code here. docs/design.md follows one KV block through the files. The
 // packages, from the commands down:
 //
-//	cmd/proxy, cmd/prefill, cmd/decode   the daemons: flags to a Config
-//	cmd/kvbench                          the bench
-//	cmd/kvlab                            the labs
+//	cmd/kvferry                          the program: serve, bench, sim, reproduce, compare, daemons, rails, labs
+//	cmd/proxy, cmd/prefill, cmd/decode   the daemons under names of their own
 //	cmd/libkvferry                       the transfer engine as a C library: kvferry.h
-//	internal/cli                         command lines: signals, exit statuses, errors that name flags
-//	internal/cli/clitest                 what a program says of a command line that cannot be run
+//	internal/cli                         command lines: flags to a Config, help, signals, exit statuses
 //	cluster                              a cluster of child processes on this machine
 //	daemon                               the daemons' flags, logs and memory
 //	node                                 a prefill or decode node: legs, KV, peers, its lease

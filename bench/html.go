@@ -8,7 +8,7 @@ import (
 // document returns the report of the results.
 func (r *Results) document() *document.Document {
 	d := &document.Document{
-		Title: "kvbench mooncake", Head: append([]string{r.when()}, r.conditions()...), HeadInFiles: true, Verdict: r.Verdict(), Notes: r.remarks(), Data: r.Summary(),
+		Title: "kvferry reproduce mooncake", Head: append([]string{r.when()}, r.conditions()...), HeadInFiles: true, Verdict: r.Verdict(), Notes: r.remarks(), Data: r.Summary(),
 		Brief: struct {
 			Config  RunConfig       `json:"config"`
 			Machine observe.Machine `json:"machine"`

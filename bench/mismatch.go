@@ -56,7 +56,7 @@ func lacks(i *server.Info, s Setting, parse func(string) server.Link) []string {
 	}
 	if i.Serving != s.Mode {
 		if s.Mode == ModeNonDisagg {
-			return []string{"start decode --nondisagg nodes alone"}
+			return []string{"start decode --role both nodes alone"}
 		}
 		return []string{"start a prefill and a decode node, and the proxy with --handoff " + s.Handoff}
 	}

@@ -93,7 +93,7 @@ func TestServerSaysWhatItIs(t *testing.T) {
 		{name: "not chunked", setting: "chunked", info: clusterInfo("v0", "nondisagg native tcp/lo"), refused: []string{"1 non-disaggregated:", "name nondisagg,", "with --enable-chunked-prefill"}},
 		{name: "chunked, not asked for", setting: "nondisagg", info: clusterInfo("v0", "nondisagg native tcp/lo chunked"), refused: []string{"chunked prefill:", "name chunked,", "without --enable-chunked-prefill"}},
 		{name: "one node serves alone", setting: "layerwise", info: clusterInfo("layerwise", "nondisagg native tcp/lo"), refused: []string{"name nondisagg,", "prefill and a decode node"}},
-		{name: "two nodes serve", setting: "nondisagg", info: clusterInfo("pull", tcp...), refused: []string{"name pull,", "--nondisagg nodes"}},
+		{name: "two nodes serve", setting: "nondisagg", info: clusterInfo("pull", tcp...), refused: []string{"name pull,", "--role both nodes"}},
 		{name: "nothing serves", setting: "tcp", info: `{"kvferry":{"mode":"auto"}}`, refused: []string{"no nodes that can serve: start a prefill and a decode node"}},
 
 		{name: "real engines", setting: "rdma", info: engineInfo("disagg", "prefill", "decode"), handoff: "connector", transfer: "measured", label: "compute and transfer measured, real engines: 1 prefill + 1 decode, KV by their connector", note: "compared with rdma because it was named so"},

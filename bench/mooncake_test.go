@@ -92,7 +92,7 @@ func TestRun(t *testing.T) {
 		NumPrompts: 12,
 		Repeat:     2,
 		Out:        dir,
-		Command:    []string{"kvbench", "mooncake"},
+		Command:    []string{"kvferry", "reproduce", "mooncake"},
 		Start: serving(map[string]*clienttest.Server{
 			"nondisagg": clienttest.NewServer(t, &clienttest.Server{Metrics: true}),
 			"tcp":       clienttest.NewServer(t, &clienttest.Server{Metrics: true, KVBytes: 14 << 20}),
@@ -125,7 +125,7 @@ func TestRun(t *testing.T) {
 	if s.Rows[0].Handoff != "none" || s.Rows[3].Repeat != 1 {
 		t.Errorf("rows = %+v", s.Rows)
 	}
-	if s.Machine.Go == "" || s.Machine.Threads < 1 || s.Config.NumPrompts != 12 || s.Config.Command[0] != "kvbench" {
+	if s.Machine.Go == "" || s.Machine.Threads < 1 || s.Config.NumPrompts != 12 || s.Config.Command[0] != "kvferry" {
 		t.Errorf("config %+v, machine %+v", s.Config, s.Machine)
 	}
 	if notes := strings.Join(s.Rows[2].Notes, "; "); !strings.Contains(notes, "no counters to check against") {
@@ -224,7 +224,7 @@ func TestRunFaults(t *testing.T) {
 	for i, want := range []string{
 		"cluster did not start: no node for nondisagg",
 		"KV moved between nodes: the cluster does not serve the setting chunked",
-		"1 of 6 requests failed, the first is request 2 (kvbench-",
+		"1 of 6 requests failed, the first is request 2 (kvferry-",
 		"kvferry:kv_bytes_total rose by 606, the answers add up to 600",
 		"no KV moved between nodes",
 		"warm-up request failed: HTTP 500 Internal Server Error: no",

@@ -74,6 +74,7 @@ func (pt part) run(ctx context.Context) error {
 		return report(hello{}, err)
 	}
 	c := pt.Config
+	config.Default(&c.HTTP, "127.0.0.1:0")
 	if pt.Role == "proxy" {
 		mode := proxy.ModeDisagg
 		if c.Nondisagg > 0 {
@@ -83,7 +84,7 @@ func (pt part) run(ctx context.Context) error {
 			}
 		}
 		p, err := proxy.New(proxy.Config{
-			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement, Migration: c.Migration, ConditionalDisaggregation: c.ConditionalDisaggregation,
+			HTTPAddr: c.HTTP, GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement, Migration: c.Migration, ConditionalDisaggregation: c.ConditionalDisaggregation,
 			RequestTimeout: c.RequestTimeout, LeaseTTL: c.LeaseTTL, MaxQueue: c.MaxQueue, EOS: c.EOS, LoRAs: c.LoRAs, OTLPTracesEndpoint: c.OTLPTracesEndpoint, Logger: logger,
 		})
 		if err != nil {

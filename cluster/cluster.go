@@ -66,6 +66,7 @@ type Config struct {
 	LeaseTTL                   time.Duration // how long a silent node counts as there
 	MaxQueue                   int           // requests that may wait; the proxy's default if 0
 	OTLPTracesEndpoint         string        // see --otlp-traces-endpoint of the proxy; none if empty
+	HTTP                       string        // host:port of the proxy; a free port of the loopback interface if empty
 
 	// Log gets the daemons' standard error, from a goroutine for each of them, one Write
 	// at a time. Default none. What it does not take is lost: a full disk must not end the

@@ -20,7 +20,7 @@ import (
 func TestFlagNames(t *testing.T) {
 	var nodeFlags NodeFlags
 	nodeSet := pflag.NewFlagSet("", pflag.ContinueOnError)
-	nodeFlags.AddFlags(nodeSet, true)
+	nodeFlags.AddFlags(nodeSet)
 	var proxyFlags ProxyFlags
 	proxySet := pflag.NewFlagSet("", pflag.ContinueOnError)
 	proxyFlags.AddFlags(proxySet)
@@ -66,7 +66,7 @@ func TestZeroFlags(t *testing.T) {
 	} {
 		var f NodeFlags
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-		f.AddFlags(fs, false)
+		f.AddFlags(fs)
 		if err := fs.Parse(c.args); err != nil {
 			t.Fatal(err)
 		}

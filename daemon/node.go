@@ -31,24 +31,21 @@ type NodeFlags struct {
 	cfg                                 node.Config
 }
 
-// AddFlags adds the node's flags; chunked says whether the daemon can serve
-// without disaggregation.
-func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
+// AddFlags adds the node's flags.
+func (f *NodeFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.cfg.ID, "id", "", "name of this node, unique in the cluster (required), like decode-1")
 	fs.StringVar(&f.cfg.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
 	fs.StringVar(&f.cfg.GRPCAddr, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
 	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move KV over, one a NIC, with commas or the flag again for several: "+rails.Flag()+" (default "+node.DefaultRail+")")
 	fs.StringVar(&f.selection, "select", string(transport.Affinity), "how KV is spread over several rails: affinity (the one that finishes first, near the memory), static, round-robin, single")
-	fs.StringVar(&f.cfg.KVLocation, "kv-location", topology.Any, "NUMA node of the KV pool's memory, cpu:1: its transfers prefer the NICs near it (kvbench topo shows which)")
-	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo, as Mooncake writes them")
+	fs.StringVar(&f.cfg.KVLocation, "kv-location", topology.Any, "NUMA node of the KV pool's memory, cpu:1: its transfers prefer the NICs near it (kvferry rail topo shows which)")
+	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvferry rail topo, as Mooncake writes them")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default the profile's, which has its options)")
 	fs.StringVar(&f.cfg.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
 	fs.StringVar(&f.link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), a rate such as 100gbit, or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
 	fs.StringVar(&f.cfg.Ledger, "link-ledger", "", "file by which nodes of this machine share their modelled NICs, the same for all, made if it is not there: with it, what several move to one meets (default none: what one node moves meets)")
-	if chunked {
-		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg, of vllm-v0: compute prompts in chunks beside decodes, instead of prompts first")
-	}
+	fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --role both, of vllm-v0: compute prompts in chunks beside decodes, instead of prompts first")
 	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
 	TierFlags(fs, &f.cfg.Tiers)
 	fs.BoolVar(&f.cfg.TokensFromKV, "tokens-from-kv", false, "draw each token from all KV bytes of its sequence, so that a wrong byte gives wrong tokens: each step reads all of them; for all nodes of a cluster or none")

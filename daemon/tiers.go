@@ -8,7 +8,7 @@ import (
 	"kvferry/kvcache"
 )
 
-// TierFlags adds the flags of the tiers below a node's prefix cache. kvbench has them too.
+// TierFlags adds the flags of the tiers below a node's prefix cache. kvferry has them too.
 func TierFlags(fs *pflag.FlagSet, c *kvcache.TierConfig) {
 	fs.Float64Var(&c.HostGiB, "kv-offloading-size", 0, "GiB of a node's host memory, as modelled, for KV that is to outlast the GPU's; with --enable-prefix-caching; 0: none")
 	fs.Float64Var(&c.DiskGiB, "max-local-disk-size", 0, "GiB of a node's disk, as modelled, below its host memory; 0: none")

@@ -13,7 +13,7 @@ import (
 )
 
 // Values are what flags take that choose among names, for a shell's completion: by the
-// flag's name without dashes. What ends in "/" or "=" goes on. The daemons and kvbench share
+// flag's name without dashes. What ends in "/" or "=" goes on. The daemons and kvferry share
 // them, as far as they have these flags.
 func Values() map[string][]string {
 	links := []string{"native", "rate="}

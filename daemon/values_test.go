@@ -59,7 +59,7 @@ func taken(flag, value string) error {
 	proxySet, nodeSet := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
 	p.AddFlags(proxySet)
 	l.AddFlags(proxySet)
-	n.AddFlags(nodeSet, true)
+	n.AddFlags(nodeSet)
 	set, check := proxySet, func() error {
 		if _, err := l.Logger(io.Discard); err != nil {
 			return err

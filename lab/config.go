@@ -18,14 +18,14 @@ import (
 //
 // A command finds in its environment
 //
-//	KVLAB_HOST, KVLAB_HOSTS   its host, from 1, and how many there are
-//	KVLAB_NICS                NICs of each host
-//	KVLAB_ADDR_0, ...         address of its own NIC 0, 10.0.0.1 on host 1
-//	KVLAB_NIC_0, ...          name of its own NIC 0, eth0
-//	KVLAB_RDMA_0, ...         RDMA device of its own NIC 0, rxe0
-//	KVLAB_PEER_2_0, ...       address of host 2's NIC 0, for all other hosts and all NICs
-//	KVLAB_PEER                with two hosts, the address of the other's NIC 0
-//	KVLAB_OUT                 folder whose content comes back, see Out
+//	KVFERRY_LAB_HOST, KVFERRY_LAB_HOSTS   its host, from 1, and how many there are
+//	KVFERRY_LAB_NICS                NICs of each host
+//	KVFERRY_LAB_ADDR_0, ...         address of its own NIC 0, 10.0.0.1 on host 1
+//	KVFERRY_LAB_NIC_0, ...          name of its own NIC 0, eth0
+//	KVFERRY_LAB_RDMA_0, ...         RDMA device of its own NIC 0, rxe0
+//	KVFERRY_LAB_PEER_2_0, ...       address of host 2's NIC 0, for all other hosts and all NICs
+//	KVFERRY_LAB_PEER                with two hosts, the address of the other's NIC 0
+//	KVFERRY_LAB_OUT                 folder whose content comes back, see Out
 //
 // and NIC i of all hosts on one network, 10.0.i.0/24, which others do not reach.
 // GID index 1 of an RDMA device is its RoCE v2 address.
@@ -60,7 +60,7 @@ type Config struct {
 	Timeout time.Duration // of all, boot included; default 5 min
 	Faults  []Fault
 
-	// Out is a folder here: what the command leaves in $KVLAB_OUT of host 1 is
+	// Out is a folder here: what the command leaves in $KVFERRY_LAB_OUT of host 1 is
 	// in Out/host1 afterwards. What a host that died had written is lost: its disk
 	// is its memory.
 	Out string
@@ -174,7 +174,7 @@ func CheckEnv(kv string) error {
 	switch name, _, found := strings.Cut(kv, "="); {
 	case !found || !envName.MatchString(name):
 		return fmt.Errorf("%q: write NAME=VALUE", kv)
-	case strings.HasPrefix(name, "KVLAB_"):
+	case strings.HasPrefix(name, "KVFERRY_LAB_"):
 		return fmt.Errorf("%q: the lab sets %s itself: choose another name", kv, name)
 	case strings.ContainsRune(kv, 0):
 		return fmt.Errorf("%q: it has a zero byte, and no variable can", kv)

@@ -32,7 +32,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Command = nil }, []string{"Command: none given"}},
 		{func(c *Config) { c.Command = []string{"a", "b\x00"} }, []string{`Command: "b\x00": it has a zero byte`}},
 		{func(c *Config) { c.Env = []string{"A=1", "B C=2"} }, []string{`Env[1]: "B C=2": write NAME=VALUE`}},
-		{func(c *Config) { c.Env = []string{"KVLAB_HOST=2"} }, []string{`Env[0]: "KVLAB_HOST=2": the lab sets KVLAB_HOST itself`}},
+		{func(c *Config) { c.Env = []string{"KVFERRY_LAB_HOST=2"} }, []string{`Env[0]: "KVFERRY_LAB_HOST=2": the lab sets KVFERRY_LAB_HOST itself`}},
 		{func(c *Config) { c.Files = []File{{From: "/no/such"}} }, []string{"Files", "/no/such"}},
 		{func(c *Config) { c.Files = []File{{"config.go", "etc"}} }, []string{"Files", "not absolute"}},
 		{func(c *Config) { c.Faults = []Fault{{Action: Kill, Host: 3}} }, []string{`Faults[0]: "0s:kill:3": `, "1 to 2"}},
@@ -94,9 +94,9 @@ func TestEnvironment(t *testing.T) {
 	cfg := Config{Env: []string{"A=it's"}}.withDefaults()
 	env := cfg.environment(2)
 	for _, want := range []string{
-		"KVLAB_HOST=2", "KVLAB_HOSTS=2", "KVLAB_NICS=2", "KVLAB_OUT=/out",
-		"KVLAB_ADDR_0=10.0.0.2", "KVLAB_ADDR_1=10.0.1.2", "KVLAB_NIC_1=eth1", "KVLAB_RDMA_1=rxe1",
-		"KVLAB_PEER=10.0.0.1", "KVLAB_PEER_1_0=10.0.0.1", "KVLAB_PEER_1_1=10.0.1.1", "A=it's",
+		"KVFERRY_LAB_HOST=2", "KVFERRY_LAB_HOSTS=2", "KVFERRY_LAB_NICS=2", "KVFERRY_LAB_OUT=/out",
+		"KVFERRY_LAB_ADDR_0=10.0.0.2", "KVFERRY_LAB_ADDR_1=10.0.1.2", "KVFERRY_LAB_NIC_1=eth1", "KVFERRY_LAB_RDMA_1=rxe1",
+		"KVFERRY_LAB_PEER=10.0.0.1", "KVFERRY_LAB_PEER_1_0=10.0.0.1", "KVFERRY_LAB_PEER_1_1=10.0.1.1", "A=it's",
 	} {
 		if !slices.Contains(env, want) {
 			t.Errorf("no %s in %q", want, env)
@@ -104,7 +104,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	cfg.Hosts = 3
 	for _, kv := range cfg.environment(2) {
-		if strings.HasPrefix(kv, "KVLAB_PEER=") || strings.HasPrefix(kv, "KVLAB_PEER_2_") {
+		if strings.HasPrefix(kv, "KVFERRY_LAB_PEER=") || strings.HasPrefix(kv, "KVFERRY_LAB_PEER_2_") {
 			t.Errorf("%s: of three hosts none is the other, and host 2 is no peer of its own", kv)
 		}
 	}
@@ -153,7 +153,7 @@ func TestQemuArgs(t *testing.T) {
 	fd := descriptors{initrd: 3, console: 6, monitor: 7, ports: map[int]int{1: 8, 2: 9, 3: 10, 4: 11}, nics: []int{4, 5}}
 	args := strings.Join(Config{}.withDefaults().qemuArgs(2, "/k/vmlinuz", fd), " ")
 	for _, want := range []string{
-		"-accel tcg", "-m 768", "-kernel /k/vmlinuz -initrd /dev/fd/3", "rdinit=/etc/kvlab/host2", "-smp 1",
+		"-accel tcg", "-m 768", "-kernel /k/vmlinuz -initrd /dev/fd/3", "rdinit=/etc/kvferry-lab/host2", "-smp 1",
 		"socket,id=n1,fd=5 -device virtio-net-pci,netdev=n1,romfile=,host_mtu=4200,mac=52:54:00:6b:01:02,addr=0x11",
 		"-chardev socket,id=port4,fd=11 -device virtserialport,chardev=port4,nr=4", "-no-reboot",
 	} {

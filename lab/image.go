@@ -36,7 +36,7 @@ var verbsDrivers = []string{
 // moduleFolder holds the modules inside a host, initFolder its scripts.
 const (
 	moduleFolder = "/lib/modules"
-	initFolder   = "/etc/kvlab"
+	initFolder   = "/etc/kvferry-lab"
 )
 
 // An image is what all hosts of a lab boot from; each has an init of its own.

@@ -77,7 +77,7 @@ func CacheFolder(folder, name string) (string, error) {
 func cachedKernel(folder string) (kernel, error) {
 	found, err := filepath.Glob(filepath.Join(folder, "linux-image-*-amd64", "boot", "vmlinuz-*"))
 	if err != nil || len(found) == 0 {
-		return kernel{}, fmt.Errorf("no kernel in %s: run kvlab setup", folder)
+		return kernel{}, fmt.Errorf("no kernel in %s: run kvferry lab setup", folder)
 	}
 	k := kernel{image: slices.MaxFunc(found, compareVersions)}
 	k.release = strings.TrimPrefix(filepath.Base(k.image), "vmlinuz-")
@@ -88,7 +88,7 @@ func cachedKernel(folder string) (kernel, error) {
 			return k, nil
 		}
 	}
-	return kernel{}, fmt.Errorf("kernel %s is incomplete: remove %s and run kvlab setup", k.release, root)
+	return kernel{}, fmt.Errorf("kernel %s is incomplete: remove %s and run kvferry lab setup", k.release, root)
 }
 
 // downloadKernel puts the newest kernel that apt knows into a cache folder, unless it is

@@ -32,7 +32,7 @@ linux-image-amd64 - Linux for 64-bit PCs (meta-package)
 
 func TestCachedKernel(t *testing.T) {
 	folder := t.TempDir()
-	if _, err := cachedKernel(folder); err == nil || !strings.Contains(err.Error(), "kvlab setup") {
+	if _, err := cachedKernel(folder); err == nil || !strings.Contains(err.Error(), "kvferry lab setup") {
 		t.Error(err)
 	}
 	for _, file := range []string{

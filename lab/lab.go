@@ -180,7 +180,7 @@ func count(n int, noun string) string {
 // boot returns when all hosts wait to be let off.
 func (l *Lab) boot(ctx context.Context, k kernel) error {
 	// 130 random bits, so that no output can hold it by chance or be made to.
-	token := "kvlab-" + rand.Text()
+	token := "kvferry-lab-" + rand.Text()
 	img, err := l.cfg.buildImage(ctx, k, token)
 	if err != nil {
 		return err

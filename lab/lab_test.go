@@ -48,10 +48,10 @@ func TestPingAndFaults(t *testing.T) {
 			}
 		},
 		Command: []string{"sh", "-c", `
-			echo "$GREETING" | tee "$KVLAB_OUT/greeting"; echo oops >/dev/stderr; rdma link
-			eval "other=\$KVLAB_PEER_$((3 - KVLAB_HOST))_1"
-			ping -c 3 -W 5 "$KVLAB_PEER" && ping -c 3 -W 5 "$other" || exit 9
-			[ "$KVLAB_HOST" = 1 ] || exit 3
+			echo "$GREETING" | tee "$KVFERRY_LAB_OUT/greeting"; echo oops >/dev/stderr; rdma link
+			eval "other=\$KVFERRY_LAB_PEER_$((3 - KVFERRY_LAB_HOST))_1"
+			ping -c 3 -W 5 "$KVFERRY_LAB_PEER" && ping -c 3 -W 5 "$other" || exit 9
+			[ "$KVFERRY_LAB_HOST" = 1 ] || exit 3
 			echo PULL
 			until [ "$(cat /sys/class/net/eth1/carrier)" = 0 ]; do sleep 0.1; done; echo "eth0 $(cat /sys/class/net/eth0/carrier)"
 			exit 4`},
@@ -93,7 +93,7 @@ func TestDeaths(t *testing.T) {
 	}
 	r, err := Run(t.Context(), Config{
 		NICs: 1, Timeout: 2 * time.Minute, Faults: []Fault{fault},
-		Command: []string{"sh", "-c", `[ "$KVLAB_HOST" = 2 ] && echo UP && exec sleep 1000; while ping -c 1 -W 1 "$KVLAB_PEER"; do sleep 0.2; done; exit 0`},
+		Command: []string{"sh", "-c", `[ "$KVFERRY_LAB_HOST" = 2 ] && echo UP && exec sleep 1000; while ping -c 1 -W 1 "$KVFERRY_LAB_PEER"; do sleep 0.2; done; exit 0`},
 	})
 	if err != nil || r.ExitCode() != 0 || !r.Hosts[1].Killed || r.Hosts[0].Killed {
 		t.Errorf("%+v, %v", r, err)

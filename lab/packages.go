@@ -64,7 +64,7 @@ func onThisMachine(shows string) bool {
 // get it. cache is a Config's.
 func Check(cache string) error {
 	if missing := missingPackages(requirements, onThisMachine); len(missing) > 0 {
-		return fmt.Errorf("packages are missing: run kvlab setup, or apt-get install --no-install-recommends %s", strings.Join(missing, " "))
+		return fmt.Errorf("packages are missing: run kvferry lab setup, or apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 	}
 	folder, err := CacheFolder(cache, cacheName)
 	if err != nil {
@@ -90,7 +90,7 @@ func Setup(ctx context.Context, cache string, log io.Writer) error {
 	case len(missing) == 0:
 		say("packages are there already")
 	case os.Geteuid() != 0 && len(required) > 0:
-		return fmt.Errorf("packages are missing and only root installs them: run sudo kvlab setup, or sudo apt-get %s", strings.Join(install, " "))
+		return fmt.Errorf("packages are missing and only root installs them: run sudo kvferry lab setup, or sudo apt-get %s", strings.Join(install, " "))
 	case os.Geteuid() != 0:
 		say("not installed, as only root can: %s", strings.Join(missing, " "))
 	default:

@@ -16,32 +16,32 @@ func mac(host, nic int) string { return fmt.Sprintf("52:54:00:6b:%02x:%02x", nic
 
 func hostname(host int) string { return "host" + strconv.Itoa(host) }
 
-// outFolder is $KVLAB_OUT.
+// outFolder is $KVFERRY_LAB_OUT.
 const outFolder = "/out"
 
 // environment is what the command of a host finds set, as K=V.
 func (c Config) environment(host int) []string {
 	env := []string{
 		"HOME=/root", "TERM=dumb", "LANG=C.UTF-8",
-		fmt.Sprintf("KVLAB_HOST=%d", host),
-		fmt.Sprintf("KVLAB_HOSTS=%d", c.Hosts),
-		fmt.Sprintf("KVLAB_NICS=%d", c.NICs),
-		"KVLAB_OUT=" + outFolder,
+		fmt.Sprintf("KVFERRY_LAB_HOST=%d", host),
+		fmt.Sprintf("KVFERRY_LAB_HOSTS=%d", c.Hosts),
+		fmt.Sprintf("KVFERRY_LAB_NICS=%d", c.NICs),
+		"KVFERRY_LAB_OUT=" + outFolder,
 	}
 	for nic := range c.NICs {
-		env = append(env, fmt.Sprintf("KVLAB_ADDR_%d=%s", nic, address(host, nic)),
-			fmt.Sprintf("KVLAB_NIC_%d=eth%[1]d", nic), fmt.Sprintf("KVLAB_RDMA_%d=rxe%[1]d", nic))
+		env = append(env, fmt.Sprintf("KVFERRY_LAB_ADDR_%d=%s", nic, address(host, nic)),
+			fmt.Sprintf("KVFERRY_LAB_NIC_%d=eth%[1]d", nic), fmt.Sprintf("KVFERRY_LAB_RDMA_%d=rxe%[1]d", nic))
 	}
 	for peer := 1; peer <= c.Hosts; peer++ {
 		if peer == host {
 			continue
 		}
 		for nic := range c.NICs {
-			env = append(env, fmt.Sprintf("KVLAB_PEER_%d_%d=%s", peer, nic, address(peer, nic)))
+			env = append(env, fmt.Sprintf("KVFERRY_LAB_PEER_%d_%d=%s", peer, nic, address(peer, nic)))
 		}
 	}
 	if c.Hosts == 2 {
-		env = append(env, "KVLAB_PEER="+address(3-host, 0))
+		env = append(env, "KVFERRY_LAB_PEER="+address(3-host, 0))
 	}
 	return append(env, c.Env...)
 }

@@ -17,7 +17,7 @@ func TestRoCETwoNICs(t *testing.T) {
 	dir := t.TempDir()
 	out := run(t, Config{
 		NICs: 2, Rate: 80e6, Until: 2, Timeout: hang, Out: dir,
-		Files:   []File{{From: "testdata/roce-nics.sh"}, compile(t, "cmd/kvbench", "build")},
+		Files:   []File{{From: "testdata/roce-nics.sh"}, compile(t, "cmd/kvferry", "build")},
 		Command: []string{"sh", "/lab/roce-nics.sh"},
 		Faults: []Fault{
 			{After: "LOADING", Delay: 4 * time.Second, Action: LinkDown, Host: 2, NIC: 1},

@@ -114,7 +114,7 @@ func TestRoCECluster(t *testing.T) {
 	needLab(t)
 	dir := t.TempDir()
 	files := []File{{From: "testdata/roce-profile.json"}, {From: "testdata/roce-cluster.sh"}}
-	for _, name := range []string{"proxy", "prefill", "decode", "kvbench"} {
+	for _, name := range []string{"proxy", "prefill", "decode", "kvferry"} {
 		files = append(files, compile(t, "cmd/"+name, "build"))
 	}
 	run(t, Config{

@@ -32,7 +32,7 @@ func quoteAll(words []string) string {
 const functions = `#!/bin/sh
 export PATH=/lab:/usr/sbin:/usr/bin
 fail() {
-	echo "kvlab: $*" >/dev/console
+	echo "kvferry-lab: $*" >/dev/console
 	if [ -n "$control" ]; then echo "fail $*" | tr '\n' ' ' >&3; echo >&3; fi
 	sleep 1
 	poweroff -f
@@ -144,7 +144,7 @@ func (c Config) run(s *shell, host int, command []string, token string) {
 	s.line("read -r word <&3")
 	// A session of its own, for stop to reach all of it.
 	s.line(`(read -r word <&3; kill -TERM "-$(cat /run/pid)") 4>&- 5>&- &`)
-	s.line(`setsid /bin/sh -c 'echo $$ >/run/pid; exec "$@"' kvlab %s </dev/null >&4 2>&5 3>&- 4>&- 5>&-`, quoteAll(command))
+	s.line(`setsid /bin/sh -c 'echo $$ >/run/pid; exec "$@"' kvferry-lab %s </dev/null >&4 2>&5 3>&- 4>&- 5>&-`, quoteAll(command))
 	s.line("code=$?")
 	s.line("printf %s >&4; printf %[1]s >&5", token)
 	if c.Out != "" {

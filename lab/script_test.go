@@ -25,7 +25,7 @@ func TestScript(t *testing.T) {
 		"ulimit -l unlimited",
 		`export 'A=it'\''s'`,
 		"echo ready >&3",
-		`kvlab '/lab/x' 'a b' '$HOME' 'it'\''s' </dev/null`,
+		`kvferry-lab '/lab/x' 'a b' '$HOME' 'it'\''s' </dev/null`,
 		"printf token >&4",
 		`echo "exit $code" >&3`,
 	} {

@@ -20,16 +20,16 @@ func TestRoCETopology(t *testing.T) {
 	out := lines{}
 	out.WriteString(run(t, Config{
 		Hosts: 1, NICs: 4, NUMA: true, Timeout: hang, Out: dir, Env: []string{"KVFERRY_RDMA=rxe0,rxe1,rxe2,rxe3"},
-		Files: []File{compile(t, "cmd/kvbench", "build"), compile(t, "transport/topology", "test", "-c")},
+		Files: []File{compile(t, "cmd/kvferry", "build"), compile(t, "transport/topology", "test", "-c")},
 		Command: []string{"sh", "-ec", `
-			kvbench topo
-			kvbench topo --format matrix >$KVLAB_OUT/matrix.json
-			kvbench topo --capture $KVLAB_OUT/machine.tar.gz
-			kvbench topo --root $KVLAB_OUT/machine.tar.gz --format matrix >$KVLAB_OUT/captured.json
+			kvferry rail topo
+			kvferry rail topo --format matrix >$KVFERRY_LAB_OUT/matrix.json
+			kvferry rail topo --capture $KVFERRY_LAB_OUT/machine.tar.gz
+			kvferry rail topo --root $KVFERRY_LAB_OUT/machine.tar.gz --format matrix >$KVFERRY_LAB_OUT/captured.json
 			topology.test -test.run 'TestRDMAMapAgrees|TestLiveCapture' -test.v
 			for kind in tcp/eth rdma/rxe; do for node in 0 1; do
-				kvbench transfer --rail ${kind}0 --rail ${kind}1 --rail ${kind}2 --rail ${kind}3 --location cpu:$node \
-					--block 64k --batch 4 --depth 1 --iters 30 --segment 8m --check --out $KVLAB_OUT/${kind%/*}$node
+				kvferry rail bench --rail ${kind}0 --rail ${kind}1 --rail ${kind}2 --rail ${kind}3 --location cpu:$node \
+					--block 64k --batch 4 --depth 1 --iters 30 --segment 8m --check --out $KVFERRY_LAB_OUT/${kind%/*}$node
 			done; done`},
 	}))
 	out.has(t, "--- PASS: TestRDMAMapAgrees", "--- PASS: TestLiveCapture", "No warnings.")

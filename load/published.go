@@ -125,7 +125,7 @@ func (w *workload) Next() (Request, bool, error) {
 		prompt[i] = kvcache.Token(w.rng.IntN(w.vocab))
 	}
 	prompt[0] = kvcache.Token((w.first + w.n) % w.vocab)
-	r := Request{ID: fmt.Sprintf("kvbench-%08x-%d", w.run, w.n), Prompt: prompt, MaxTokens: PublishedTokens}
+	r := Request{ID: fmt.Sprintf("kvferry-%08x-%d", w.run, w.n), Prompt: prompt, MaxTokens: PublishedTokens}
 	w.lengths = w.lengths[1:]
 	w.n++
 	return r, true, nil

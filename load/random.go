@@ -39,7 +39,7 @@ func openDraws(s Spec) (Load, error) {
 	d := newDraws(s)
 	var notes []string
 	if s.Compat != "" {
-		notes = append(notes, "prompts that share beginnings (--prefix-hit-rate) are kvbench's own draws: no other tool has them")
+		notes = append(notes, "prompts that share beginnings (--prefix-hit-rate) are kvferry's own draws: no other tool has them")
 	}
 	// Gaps and lengths come from one generator: figures that were printed hang on it.
 	return Load{Source: d, Count: s.Requests, Notes: notes, rng: d.rng}, nil

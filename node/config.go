@@ -201,7 +201,7 @@ func (c Config) Validate() error {
 		bad.Check("Matrix", err)
 	}
 	if c.Role == proto.Role_ROLE_DECODE && c.Chunked {
-		bad.Check("Chunked", errors.New("a decode node computes no prompts: leave it out, or run a node that serves alone (--nondisagg)"))
+		bad.Check("Chunked", errors.New("a decode node computes no prompts: leave it out, or run a node that serves alone (--role both)"))
 	} else if c.Role == proto.Role_ROLE_PREFILL && c.Chunked {
 		bad.Check("Chunked", errors.New("a prefill node computes whole prompts: leave it out, or run a node that serves alone"))
 	}

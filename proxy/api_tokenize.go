@@ -59,7 +59,7 @@ func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]
 
 // serveTokenizer is GET /tokenizer/{file}: the files of the tokenizer by which texts are
 // counted here. A client that has them in a folder counts the same: transformers'
-// AutoTokenizer.from_pretrained, vllm bench serve --tokenizer, kvbench serve --tokenizer. Those
+// AutoTokenizer.from_pretrained, vllm bench serve --tokenizer, kvferry bench --tokenizer. Those
 // of --tokenizer are the files themselves; kvferry's own, which has the size of the cluster's
 // vocabulary, are written as they are asked for.
 func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) error {

@@ -18,7 +18,7 @@ import (
 	"kvferry/internal/model"
 )
 
-// What kvbench profile says of itself.
+// What kvferry profile says of itself.
 var ProfileLong = `Estimate what a GPU costs with a model that nobody has measured there: --model is
 the model's config.json, its folder, or its name if the Hugging Face cache has it;
 --gpu one of
@@ -39,13 +39,13 @@ Exit status: 0 done; 1 the file could not be written; 2 bad flags.`
 
 const (
 	Short   = "A profile of any model on any GPU, from its datasheet or a server that runs"
-	Example = `  kvbench profile --model config.json --gpu L40S
-  kvbench profile --model Qwen/Qwen3-32B-FP8 --gpu H100-SXM --tensor-parallel-size 2
-  kvbench profile --model config.json --gpu H200 --tensor-parallel-size 8 --out h200.json
-  kvbench profile --model config.json --gpu B200 --tensor-parallel-size 8 --known-itl 21.4ms --known-itl-context 768
-  kvbench profile --from http://127.0.0.1:8000 --model config.json --check --out mine.json
-  kvbench profile --from http://127.0.0.1:8000 --check --profile mine.json
-  kvbench simulate --profile h200.json --request-rate 4`
+	Example = `  kvferry profile --model config.json --gpu L40S
+  kvferry profile --model Qwen/Qwen3-32B-FP8 --gpu H100-SXM --tensor-parallel-size 2
+  kvferry profile --model config.json --gpu H200 --tensor-parallel-size 8 --out h200.json
+  kvferry profile --model config.json --gpu B200 --tensor-parallel-size 8 --known-itl 21.4ms --known-itl-context 768
+  kvferry profile --from http://127.0.0.1:8000 --model config.json --check --out mine.json
+  kvferry profile --from http://127.0.0.1:8000 --check --profile mine.json
+  kvferry sim --profile h200.json --request-rate 4`
 )
 
 // ProfileConfig configures RunProfile: a profile estimated from a datasheet, or measured on a server.

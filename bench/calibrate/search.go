@@ -123,7 +123,7 @@ func (f *fitting) profile(s *state) (*engine.Profile, error) {
 	return WithFields(f.base, values)
 }
 
-// Model is a server with that profile, in virtual time, as kvbench simulate has it. rpc is how long
+// Model is a server with that profile, in virtual time, as kvferry sim has it. rpc is how long
 // a request is on its way to its engine, and a token on its way back.
 func Model(p *engine.Profile, rpc time.Duration) serve.Target {
 	return serve.Model(simulation.Cluster{Profile: p, Nondisagg: 1, RPC: rpc}, "")

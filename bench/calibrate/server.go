@@ -33,7 +33,7 @@ func AskLimits(ctx context.Context, c *client.Client) (l Limits, err error) {
 	if info != nil {
 		nodes := info.Working()
 		if info.Serving != server.NonDisagg || len(nodes) != 1 {
-			return l, config.NewFault("From", info.Describe(func(text string) server.Link { return server.Link{Name: text} }), "a profile is of one engine: ask one that serves alone (decode --nondisagg)")
+			return l, config.NewFault("From", info.Describe(func(text string) server.Link { return server.Link{Name: text} }), "a profile is of one engine: ask one that serves alone (decode --role both)")
 		}
 		l.MaxModelLen, l.BlockTokens, l.Blocks = info.MaxModelLen, info.BlockTokens, nodes[0].KVBlocks
 		return l, nil

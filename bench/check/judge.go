@@ -256,7 +256,7 @@ func (s *Seen) together(l Limits) (all []Finding) {
 		case s.All.Error != "":
 			all = append(all, Finding{All, Fail, "nothing, or not all, was moved: " + s.All.Error, "leave out the rails that fail alone"})
 		case l.Together > 0 && sum > 0 && s.All.least() < l.Together*sum:
-			do := "look for what they share: a switch port, a PCI slot (kvbench topo), the CPUs"
+			do := "look for what they share: a switch port, a PCI slot (kvferry rail topo), the CPUs"
 			if !good {
 				do = "leave out the rails that fail alone"
 			}

@@ -152,7 +152,7 @@ func (l *Listener) endEchoes() {
 func (l *Listener) facts(w http.ResponseWriter, r *http.Request) {
 	var q question
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&q); err != nil || q.Protocol != protocol {
-		http.Error(w, fmt.Sprintf("this is kvbench check --listen, version %d of its protocol: use the same kvbench at both ends", protocol), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("this is kvferry rail check --listen, version %d of its protocol: use the same kvferry at both ends", protocol), http.StatusBadRequest)
 		return
 	}
 	_, port, _ := net.SplitHostPort(l.server.Addr())

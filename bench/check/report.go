@@ -23,7 +23,7 @@ type Report struct {
 // document returns the report for readers: a row per rail, and the findings.
 func (r *Report) document() *document.Document {
 	d := &document.Document{
-		Title: "kvbench check", Made: document.When("Measured", r.Started), Head: []string{"here:  " + r.Here.String()}, Data: r, DataName: File, Sections: []document.Section{{Tables: []document.Table{r.table()}}},
+		Title: "kvferry rail check", Made: document.When("Measured", r.Started), Head: []string{"here:  " + r.Here.String()}, Data: r, DataName: File, Sections: []document.Section{{Tables: []document.Table{r.table()}}},
 	}
 	if r.Peer != "" {
 		d.Head = append(d.Head, "there: "+r.There.String())

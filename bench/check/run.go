@@ -274,7 +274,7 @@ func (p *peer) say(ctx context.Context, method, path string, body []byte) (a ans
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return a, fmt.Errorf("no kvbench check --listen at %s: start one there: %w", p.url, err)
+		return a, fmt.Errorf("no kvferry rail check --listen at %s: start one there: %w", p.url, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
@@ -282,7 +282,7 @@ func (p *peer) say(ctx context.Context, method, path string, body []byte) (a ans
 		return a, err
 	}
 	if err := json.Unmarshal(text, &a); err != nil || resp.StatusCode != http.StatusOK || a.Protocol != protocol {
-		return a, fmt.Errorf("%s does not speak version %d of kvbench check's protocol: is the same kvbench there? it said %.100q", p.url, protocol, text)
+		return a, fmt.Errorf("%s does not speak version %d of kvferry rail check's protocol: is the same kvferry there? it said %.100q", p.url, protocol, text)
 	}
 	return a, nil
 }

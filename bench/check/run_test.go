@@ -228,7 +228,7 @@ func TestPeerIsNone(t *testing.T) {
 		rails []string
 		want  string
 	}{
-		{strings.TrimPrefix(web.URL, "http://"), []string{"127.0.0.1:0"}, "does not speak version 1 of kvbench check's protocol"},
+		{strings.TrimPrefix(web.URL, "http://"), []string{"127.0.0.1:0"}, "does not speak version 1 of kvferry rail check's protocol"},
 		{nobody, []string{"127.0.0.1:0"}, "start one there"},
 		{l.Addr(), []string{"127.0.0.1:0", "127.0.0.1:0"}, "the other end has 1 rails and this one 2"},
 	} {

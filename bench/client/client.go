@@ -91,7 +91,7 @@ func New(cfg Config) *Client {
 	if len(cfg.URLs) == 0 {
 		cfg.URLs = []string{cfg.URL}
 	}
-	c := &Client{cfg: cfg, clock: cfg.Clock, words: commonWords, name: fmt.Sprintf("kvbench-%08x", rand.Uint32())}
+	c := &Client{cfg: cfg, clock: cfg.Clock, words: commonWords, name: fmt.Sprintf("kvferry-%08x", rand.Uint32())}
 	if c.err = cfg.Validate(); c.err != nil {
 		c.http = &http.Client{}
 		return c

@@ -28,7 +28,7 @@ var (
 // tokens at 10 a second, so many are open at once; each as long as an answer takes, and then
 // for -streams-for. It is to run against a server in another process, on other CPUs:
 //
-//	taskset -c 0 kvbench null-server --listen 127.0.0.1:8000 --ttft 100ms --itl 100ms
+//	taskset -c 0 kvferry null-server --listen 127.0.0.1:8000 --ttft 100ms --itl 100ms
 //	taskset -c 1 go test ./bench/client -run '^$' -bench Streams -benchtime 1x -streams-url http://127.0.0.1:8000
 //
 // us/token is this process' CPU time, user and system; late-ms is sent minus intended;

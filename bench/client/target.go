@@ -68,7 +68,7 @@ func (cfg *Config) targets(b Backend) ([]*target, error) {
 
 // header is what every request has.
 func (cfg *Config) header() http.Header {
-	h := http.Header{"Content-Type": {"application/json"}, "User-Agent": {"kvbench"}}
+	h := http.Header{"Content-Type": {"application/json"}, "User-Agent": {"kvferry"}}
 	if cfg.APIKey != "" {
 		h.Set("Authorization", "Bearer "+cfg.APIKey)
 	}

@@ -36,7 +36,7 @@ type Config struct {
 	rate    float64         // bytes/s
 }
 
-// What kvbench contention says of itself.
+// What kvferry lab contention says of itself.
 const (
 	Short = "Transfers into one decode node at once: both clocks, and other simulators"
 
@@ -254,7 +254,7 @@ func (r *Result) Table() document.Table {
 
 // document returns the report of the result.
 func (r *Result) document() *document.Document {
-	d := &document.Document{Title: "kvbench contention", Data: r, DataName: "contention.json", Sections: []document.Section{{Tables: []document.Table{r.Table()}, Plots: r.Plots()}}}
+	d := &document.Document{Title: "kvferry lab contention", Data: r, DataName: "contention.json", Sections: []document.Section{{Tables: []document.Table{r.Table()}, Plots: r.Plots()}}}
 	for _, row := range r.Rows {
 		if row.Disturbance.Disturbed() {
 			d.Notes.Addf(document.Doubt, "%s, %d transfers, in real time: the machine did other things too: %v", row.Handoff, row.Transfers, row.Disturbance)

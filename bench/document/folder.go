@@ -105,7 +105,7 @@ func Present(dir string, names ...string) (there []string) {
 	return there
 }
 
-// Listing says where files are: "results: kvbench-out/now/{a.json,b.html}".
+// Listing says where files are: "results: kvferry-out/now/{a.json,b.html}".
 func Listing(dir string, names ...string) string {
 	return fmt.Sprintf("results: %s%c{%s}", dir, filepath.Separator, strings.Join(names, ","))
 }

@@ -26,7 +26,7 @@ type Config struct {
 	Rounds    int           // over which the prompts are spread, each with new instances; default 2
 	Identity  bool          // IdentityPrompts in one round, instead of Prompts and Rounds
 	Model     string        // Tiny, SmolLM2 or a model's folder; default Tiny
-	Cache     string        // of the environment, as kvlab vllm has it
+	Cache     string        // of the environment, as kvferry lab vllm has it
 	KVFerry   string        // a checkout, or a folder that the wheel is installed in; default: where this process is
 	Link      int64         // bits a second of links of the NIC lab, which P and D are joined by; default: none, all is on this machine
 	Checksums bool          // kvferry's connector has one for each block
@@ -65,7 +65,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Identity, "identity", false, fmt.Sprintf("%d prompts a setting in one round: are all tokens those of mono?", IdentityPrompts))
 	fs.StringVar(&c.Model, "model", Tiny, "tiny, smollm2, or the folder of any model that vLLM runs; tokens are held to mono's with tiny alone")
 	fs.StringVar(&c.Cache, "cache", "", "folder of the environment (default kvferry/vllm in the user's cache folder)")
-	fs.StringVar(&c.KVFerry, "kvferry", "", "folder of kvferry: a checkout, or the site-packages that its wheel is in (default: the checkout here, or the wheel of this kvbench)")
+	fs.StringVar(&c.KVFerry, "kvferry", "", "folder of kvferry: a checkout, or the site-packages that its wheel is in (default: the checkout here, or the wheel of this kvferry)")
 	fs.Func("link", "join P and D by a link of the NIC lab, of a `rate` such as 2gbit: settings over tcp; it takes root", func(text string) (err error) {
 		c.Link, err = lab.ParseRate(text)
 		return err

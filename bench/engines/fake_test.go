@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// This binary stands for an instance too, and for a kvbench that is killed.
+// This binary stands for an instance too, and for a kvferry that is killed.
 func TestMain(m *testing.M) {
 	if faults, ok := os.LookupEnv(fakeEnv); ok {
 		fake(faults)

@@ -1,12 +1,12 @@
 package engines
 
-// What kvbench engines says of itself.
+// What kvferry lab connectors says of itself.
 const (
 	Short = "Connectors of real vLLM side by side: is it the right KV, and how soon is it there?"
 
 	Long = `Run unmodified vLLM for CPU on this machine, as a prefill instance P and a decode instance
 D with one core each, and have a connector move the KV of each prompt from P to D. It needs
-the environment that kvlab vllm setup makes, 5 GB of memory, and no GPU.
+the environment that kvferry lab vllm setup makes, 5 GB of memory, and no GPU.
 
   mono               one undivided instance: the tokens that all others must give
   kvferry-pull       kvferry's connector: D reads. Over tcp, two rails of tcp, and cma
@@ -52,12 +52,12 @@ Exit status: 0 all rows are sound; 1 a row fails (with --faults: one of kvferry'
 not set up; 2 bad flags;
 130 interrupted (what was measured is kept).`
 
-	Example = `  kvlab vllm setup && kvbench engines
-  kvbench engines --settings nixl-ucx,mooncake --prompts 60 --rounds 4
-  kvbench engines --settings kvferry-pull/cma,nixl-kvferry --checksums
-  kvbench engines --link 1gbit --settings kvferry-pull/tcp,kvferry-layerwise/tcp
-  kvbench engines --identity
-  kvbench engines --faults --settings kvferry-pull,mooncake
-  kvbench engines --faults=kill-p-during,flip
-  kvbench engines --model smollm2`
+	Example = `  kvferry lab vllm setup && kvferry lab connectors
+  kvferry lab connectors --settings nixl-ucx,mooncake --prompts 60 --rounds 4
+  kvferry lab connectors --settings kvferry-pull/cma,nixl-kvferry --checksums
+  kvferry lab connectors --link 1gbit --settings kvferry-pull/tcp,kvferry-layerwise/tcp
+  kvferry lab connectors --identity
+  kvferry lab connectors --faults --settings kvferry-pull,mooncake
+  kvferry lab connectors --faults=kill-p-during,flip
+  kvferry lab connectors --model smollm2`
 )

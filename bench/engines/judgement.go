@@ -139,7 +139,7 @@ func (j *Judgement) head() string {
 // document returns the report of the judgement.
 func (j *Judgement) document() *document.Document {
 	return &document.Document{
-		Title: "kvbench engines --faults", Made: document.When("Measured", j.Started), Head: []string{j.head()}, Notes: j.notes(), Data: j,
+		Title: "kvferry lab connectors --faults", Made: document.When("Measured", j.Started), Head: []string{j.head()}, Notes: j.notes(), Data: j,
 		Sections: []document.Section{{Tables: j.tables()}}, Extra: []document.File{document.Records(j.Trials)},
 	}
 }

@@ -9,10 +9,10 @@ import (
 )
 
 // TestReal: real vLLM, all settings: each row is sound, or says why it could not run. It takes some
-// minutes, 5 GB of memory, and what kvlab vllm setup makes.
+// minutes, 5 GB of memory, and what kvferry lab vllm setup makes.
 func TestReal(t *testing.T) {
 	if os.Getenv("KVFERRY_VLLM") != "1" {
-		t.Skip("SKIPPED: connectors of real vLLM are not run: KVFERRY_VLLM=1 has them run, after kvlab vllm setup")
+		t.Skip("SKIPPED: connectors of real vLLM are not run: KVFERRY_VLLM=1 has them run, after kvferry lab vllm setup")
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	var stdout bytes.Buffer

@@ -14,7 +14,7 @@ import (
 // document returns the report of the result.
 func (r *Result) document() *document.Document {
 	return &document.Document{
-		Title: "kvbench engines", Made: document.When("Measured", r.Started), Head: []string{r.head()}, Notes: r.notes(), Data: r, Extra: []document.File{document.Records(r.Samples)},
+		Title: "kvferry lab connectors", Made: document.When("Measured", r.Started), Head: []string{r.head()}, Notes: r.notes(), Data: r, Extra: []document.File{document.Records(r.Samples)},
 		Sections: []document.Section{{Tables: r.tables(), Plots: []document.Plot{
 			r.plot("Median TTFT (ms)", func(row *Row) (float64, bool) { return row.Metrics.TTFT, true }),
 			r.plot("TTFT over mono (ms)", r.over),

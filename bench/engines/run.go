@@ -216,7 +216,7 @@ func (x *run) makeScratch() (wipe func(), err error) {
 	if _, err := os.Stat(where); err != nil {
 		where = ""
 	}
-	if x.scratch, err = os.MkdirTemp(where, "kvbench-engines-"); err != nil {
+	if x.scratch, err = os.MkdirTemp(where, "kvferry-engines-"); err != nil {
 		return nil, err
 	}
 	// Its input ends with this process; what the instances still write a moment longer goes too.

@@ -74,7 +74,7 @@ func nothingLeft(t *testing.T, pids string) {
 		})
 		await(t, "end of "+folder, func() bool {
 			_, err := os.Stat(folder)
-			return strings.Contains(folder, "kvbench-engines-") && errors.Is(err, os.ErrNotExist)
+			return strings.Contains(folder, "kvferry-engines-") && errors.Is(err, os.ErrNotExist)
 		})
 	}
 }
@@ -291,7 +291,7 @@ func TestInterrupted(t *testing.T) {
 	nothingLeft(t, out)
 }
 
-// TestKilled: kvbench is killed with -9 while instances are at work: they end with it, and so does
+// TestKilled: kvferry is killed with -9 while instances are at work: they end with it, and so does
 // the folder that they share.
 func TestKilled(t *testing.T) {
 	out := t.TempDir()
@@ -336,7 +336,7 @@ func TestConfigFaults(t *testing.T) {
 		}
 	}
 	err := Run(t.Context(), Config{Cache: t.TempDir(), Out: filepath.Join(full, "new")})
-	if err == nil || !strings.Contains(err.Error(), "run kvlab vllm setup") {
+	if err == nil || !strings.Contains(err.Error(), "run kvferry lab vllm setup") {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(full, "new")); err == nil {

@@ -54,7 +54,7 @@ func (f *File) decode(text []byte, faults *config.Faults) {
 			f.Clients = append(f.Clients, Client{})
 			c := &f.Clients[len(f.Clients)-1]
 			d.mapping(field, n, map[string]func(string, *yaml.Node){
-				"name": d.text(&c.Name), "serve": d.text(&c.Serve), "command": d.command(&c.Command), "env": d.words(&c.Env), "dir": d.text(&c.Dir),
+				"name": d.text(&c.Name), "bench": d.text(&c.Bench), "command": d.command(&c.Command), "env": d.words(&c.Env), "dir": d.text(&c.Dir),
 				"within": d.duration(&c.Within), "stop": d.stop(&c.Stop),
 			})
 		}),

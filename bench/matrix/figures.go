@@ -40,7 +40,7 @@ var columns = []figure{
 }
 
 // ReadFigures looks through a pair's folder for what its client has reported: in its result
-// folder the folders of kvbench serve, else result files of vLLM and SGLang, else their reports
+// folder the folders of kvferry bench, else result files of vLLM and SGLang, else their reports
 // on its standard output. A client may have reported several runs. Files of other things are
 // left alone, and none with figures is no error.
 func ReadFigures(folder string) ([]Figures, error) {

@@ -30,7 +30,7 @@ type File struct {
 type Server struct {
 	Name    string            `json:"name"`
 	Command Command           `json:"command"`
-	Env     map[string]string `json:"env,omitempty"` // besides kvbench's own
+	Env     map[string]string `json:"env,omitempty"` // besides kvferry's own
 	Dir     string            `json:"dir,omitempty"` // where it runs; the file's folder if empty
 	// URL is {url}; of a command it is http://{host}:{port} if empty.
 	URL   string `json:"url,omitempty"`
@@ -60,7 +60,7 @@ type Stop struct {
 // A Client is a command that is run against each server.
 type Client struct {
 	Name    string            `json:"name"`
-	Serve   string            `json:"serve,omitempty"` // flags of kvbench serve, instead of a command
+	Bench   string            `json:"bench,omitempty"` // flags of kvferry bench, instead of a command
 	Command Command           `json:"command"`
 	Env     map[string]string `json:"env,omitempty"`
 	Dir     string            `json:"dir,omitempty"`    // where it runs; the pair's result folder if empty
@@ -78,7 +78,7 @@ type Command struct {
 // a client that hangs before a night is over.
 const (
 	DefaultReady   = 15 * time.Minute
-	DefaultRunning = time.Minute // as long as kvbench serve waits
+	DefaultRunning = time.Minute // as long as kvferry bench waits
 	DefaultStop    = 30 * time.Second
 	DefaultClient  = 4 * time.Hour
 	DefaultHost    = "127.0.0.1"
@@ -167,7 +167,7 @@ func (f *File) validate(faults *config.Faults) {
 		bad("servers", "none given: list a server with a name and a command or url")
 	}
 	if len(f.Clients) == 0 {
-		bad("clients", "none given: list a client with a name and a serve line or a command")
+		bad("clients", "none given: list a client with a name and a bench line or a command")
 	}
 	names := func(kind, one string, i int, seen []string) []string {
 		field := fmt.Sprintf("%s[%d]", kind, i)
@@ -191,10 +191,10 @@ func (f *File) validate(faults *config.Faults) {
 		seen = names("clients", c.Name, i, seen)
 		field := fmt.Sprintf("clients[%d]", i)
 		switch {
-		case c.Serve == "" && c.Command.empty():
-			bad(field, "it has nothing to run: give it a serve line (flags of kvbench serve) or a command")
-		case c.Serve != "" && !c.Command.empty():
-			bad(field+".command", "it has a serve line too: leave one of them out")
+		case c.Bench == "" && c.Command.empty():
+			bad(field, "it has nothing to run: give it a bench line (flags of kvferry bench) or a command")
+		case c.Bench != "" && !c.Command.empty():
+			bad(field+".command", "it has a bench line too: leave one of them out")
 		}
 		f.validateCommand(c.line(), field, bad)
 		validateStop(c.Stop, field, bad)
@@ -260,13 +260,13 @@ func (s Stop) signal() string {
 
 func (c Command) empty() bool { return c.Line == "" && len(c.Words) == 0 }
 
-// line is what a client runs: its own command, or kvbench serve with what it needs besides.
+// line is what a client runs: its own command, or kvferry bench with what it needs besides.
 func (c Client) line() Command {
-	if c.Serve == "" {
+	if c.Bench == "" {
 		return c.Command
 	}
-	line := "exec {kvbench} serve " + c.Serve
-	given := strings.Fields(strings.ReplaceAll(c.Serve, "=", " "))
+	line := "exec {kvferry} bench " + c.Bench
+	given := strings.Fields(strings.ReplaceAll(c.Bench, "=", " "))
 	if !slices.ContainsFunc(given, func(w string) bool { return w == "--base-url" || w == "--host" || w == "--port" }) {
 		line += " --base-url {url}"
 	}

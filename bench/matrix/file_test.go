@@ -21,7 +21,7 @@ servers:
   - {name: b, url: "http://127.0.0.1:8000", model: other}
 clients:
   - name: c
-    serve: --backend openai --num-prompts 3
+    bench: --backend openai --num-prompts 3
   - name: d
     command: [client, "{url}", "a b"]
     within: 1h
@@ -39,11 +39,11 @@ func TestReadFile(t *testing.T) {
 	if f.model(a) != "m" || f.model(f.Servers[1]) != "other" {
 		t.Errorf("models %q, %q", f.model(a), f.model(f.Servers[1]))
 	}
-	if got, want := c.line().Line, "exec {kvbench} serve --backend openai --num-prompts 3 --base-url {url} --out {out}"; got != want {
+	if got, want := c.line().Line, "exec {kvferry} bench --backend openai --num-prompts 3 --base-url {url} --out {out}"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for _, given := range []string{"--base-url http://x", "--host h --port=1", "--out=o"} {
-		got := Client{Serve: given}.line().Line
+		got := Client{Bench: given}.line().Line
 		if strings.Contains(got, "{url}") != strings.HasPrefix(given, "--out") || strings.Contains(got, "{out}") == strings.HasPrefix(given, "--out") {
 			t.Errorf("%s: %q", given, got)
 		}
@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 		change("A: \"1\"", "A: {}"):                                         "m.yaml:5: servers[0].env.A: these are fields: write a text",
 		change("[client, \"{url}\", \"a b\"]", "[\"\", x]"):                 "m.yaml:13: clients[1].command: its first word is empty",
 		change("[client, \"{url}\", \"a b\"]", ""):                          "m.yaml:13: clients[1].command: none given: write a line for the shell",
-		change("    within: 1h", "    serve: --x"):                          "m.yaml:13: clients[1].command: it has a serve line too",
+		change("    within: 1h", "    bench: --x"):                          "m.yaml:13: clients[1].command: it has a bench line too",
 		change("    within: 1h", "    name: again"):                         "m.yaml:14: clients[1].name: it is given twice",
 	} {
 		_, err := parse("m.yaml", []byte(text))

@@ -56,11 +56,11 @@ const (
 
 // Child keeps a command and exits, if this process was started to; otherwise it returns at once.
 //
-// A keeper stands between kvbench and a command, so that nothing of the command is left whatever
+// A keeper stands between kvferry and a command, so that nothing of the command is left whatever
 // ends first. The command has a process group of its own; a signal to it reaches what it has
 // started. What has left the group and lost its parent becomes the keeper's child, on Linux, and
-// is found there. The keeper's standard input is a pipe that only kvbench holds: a line in it, or
-// its end when kvbench is gone, asks for an end.
+// is found there. The keeper's standard input is a pipe that only kvferry holds: a line in it, or
+// its end when kvferry is gone, asks for an end.
 func Child() {
 	spec, ok := os.LookupEnv(keeperEnv)
 	if !ok {

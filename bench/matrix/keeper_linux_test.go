@@ -128,7 +128,7 @@ func TestGentle(t *testing.T) {
 	}
 }
 
-// TestKilled: kvbench is killed with -9 under a client. Its keepers end the server and the
+// TestKilled: kvferry is killed with -9 under a client. Its keepers end the server and the
 // client, with all that they have started, and the next run goes on.
 func TestKilled(t *testing.T) {
 	serverLine, serverPids := family(t, "")

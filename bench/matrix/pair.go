@@ -24,7 +24,7 @@ const (
 
 // Values of Pair.Status.
 const (
-	StatusRunning     = "running" // or kvbench was killed
+	StatusRunning     = "running" // or kvferry was killed
 	StatusDone        = "done"
 	StatusFailed      = "failed"
 	StatusInterrupted = "interrupted"

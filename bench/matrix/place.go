@@ -23,7 +23,7 @@ func (f *File) values(s Server, c Client, folder string) (map[string]string, err
 		return nil, err
 	}
 	v := map[string]string{
-		"model": f.model(s), "out": out, "server": s.Name, "client": c.Name, "dir": f.dir, "kvbench": exe, "bin": filepath.Dir(exe),
+		"model": f.model(s), "out": out, "server": s.Name, "client": c.Name, "dir": f.dir, "kvferry": exe, "bin": filepath.Dir(exe),
 	}
 	if v["host"] = s.Host; s.Host == "" {
 		v["host"] = DefaultHost

@@ -20,7 +20,7 @@ var placeholders = map[string]string{
 	"server":  "the server's name",
 	"client":  "the client's name",
 	"dir":     "the folder of the file",
-	"kvbench": "this program",
+	"kvferry": "this program",
 	"bin":     "the folder that it lies in",
 }
 
@@ -30,7 +30,7 @@ var onlyPair = []string{"out", "client"}
 // Placeholders is the list of them for a help text, a line each.
 func Placeholders() string {
 	var b strings.Builder
-	for _, name := range []string{"url", "host", "port", "model", "out", "server", "client", "dir", "kvbench", "bin"} {
+	for _, name := range []string{"url", "host", "port", "model", "out", "server", "client", "dir", "kvferry", "bin"} {
 		fmt.Fprintf(&b, "  {%s}%s%s\n", name, strings.Repeat(" ", 9-len(name)), placeholders[name])
 	}
 	return strings.TrimSuffix(b.String(), "\n")
@@ -106,7 +106,7 @@ func (c Command) String() string {
 	return strings.Join(words, " ")
 }
 
-// environment is what a command has besides kvbench's own, sorted, NAME=VALUE.
+// environment is what a command has besides kvferry's own, sorted, NAME=VALUE.
 func environment(env, values map[string]string) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -152,7 +152,7 @@ func (f *File) validatePlaceholders(bad func(field, format string, args ...any))
 	for i, c := range f.Clients {
 		field := fmt.Sprintf("clients[%d]", i)
 		command(field, c.Command, c.Env, c.Dir)
-		check(field+".serve", c.Serve)
+		check(field+".serve", c.Bench)
 	}
 }
 

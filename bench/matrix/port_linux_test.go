@@ -68,7 +68,7 @@ func TestTakenMeanwhile(t *testing.T) {
 	}))
 	defer here.Close()
 	out := t.TempDir()
-	f := file(t, fmt.Sprintf(`- {name: late, port: %d, command: "{kvbench} ask %s/ && sleep 100", ready: {url: "{url}/", within: 1m}}`, port, here.URL), "- "+client)
+	f := file(t, fmt.Sprintf(`- {name: late, port: %d, command: "{kvferry} ask %s/ && sleep 100", ready: {url: "{url}/", within: 1m}}`, port, here.URL), "- "+client)
 	_, progress, err := run(t.Context(), f, out, false)
 	select {
 	case other := <-others:

@@ -44,7 +44,7 @@ func (c command) start() (*process, error) {
 	cmd.Dir = c.dir
 	cmd.Env = append(append(os.Environ(), c.env...), keeperEnv+"="+string(spec))
 	cmd.Stdout, cmd.Stderr = c.stdout, c.stderr
-	// A Ctrl-C at the terminal is kvbench's to handle.
+	// A Ctrl-C at the terminal is kvferry's to handle.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	life, err := cmd.StdinPipe()
 	if err != nil {

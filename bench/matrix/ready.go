@@ -143,7 +143,7 @@ func probe(ctx context.Context, url string) error {
 }
 
 // A logTail looks for a line in a file that grows. It is read and not piped, so that a server
-// never waits for kvbench, and its log is whole whatever becomes of kvbench.
+// never waits for kvferry, and its log is whole whatever becomes of kvferry.
 type logTail struct {
 	path string
 	at   int64  // what has been read

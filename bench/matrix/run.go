@@ -48,7 +48,7 @@ func (i *Interrupted) Error() string {
 
 func (i *Interrupted) Unwrap() error { return i.err }
 
-// stopClient is how long a client may take to end that is asked to: kvbench serve and its peers
+// stopClient is how long a client may take to end that is asked to: kvferry bench and its peers
 // write their results then.
 const stopClient = 10 * time.Second
 
@@ -118,7 +118,7 @@ func lock(out string) (unlock func(), err error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: another kvbench matrix is at work there: wait for it, or choose another --out", out)
+			return nil, fmt.Errorf("%s: another kvferry lab matrix is at work there: wait for it, or choose another --out", out)
 		}
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}

@@ -19,7 +19,7 @@ import (
 	"kvferry/internal/config"
 )
 
-// This binary is a server and a client too: {kvbench} of the files here.
+// This binary is a server and a client too: {kvferry} of the files here.
 func TestMain(m *testing.M) {
 	Child()
 	if len(os.Args) > 2 {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// matrix runs a file as kvbench does, but without its signals.
+// matrix runs a file as kvferry does, but without its signals.
 func matrix(path, out string) {
 	f, err := ReadFile(path)
 	if err == nil {
@@ -83,8 +83,8 @@ const patience = time.Minute
 
 // A server and a client of the files here. The client reports the count that the server answers.
 const (
-	server = `{name: a, command: "exec {kvbench} fake-server {host}:{port} listening", ready: {line: "^listening$", url: "{url}/", within: 1m}}`
-	client = `{name: x, command: "{kvbench} ask {url}/ > {out}/count; echo '== Serving Benchmark Result =='; echo \"Mean TTFT (ms): $(cat {out}/count) \""}`
+	server = `{name: a, command: "exec {kvferry} fake-server {host}:{port} listening", ready: {line: "^listening$", url: "{url}/", within: 1m}}`
+	client = `{name: x, command: "{kvferry} ask {url}/ > {out}/count; echo '== Serving Benchmark Result =='; echo \"Mean TTFT (ms): $(cat {out}/count) \""}`
 )
 
 func file(t *testing.T, servers, clients string) *File {
@@ -239,7 +239,7 @@ func TestShare(t *testing.T) {
 
 	out = t.TempDir()
 	s := strings.Replace(server, "{name: a,", "{name: a, share: true,", 1)
-	f := file(t, "- "+s, `- {name: kills, command: "{kvbench} ask {url}/die; exec sleep 100"}`+"\n- "+client)
+	f := file(t, "- "+s, `- {name: kills, command: "{kvferry} ask {url}/die; exec sleep 100"}`+"\n- "+client)
 	_, progress, err := run(t.Context(), f, out, false)
 	var bad *Failed
 	if !errors.As(err, &bad) || bad.Failed != 1 {
@@ -320,7 +320,7 @@ func TestInterrupted(t *testing.T) {
 		return string(text) == "begun\n"
 	})
 	// A second run in the same folder would mix with it.
-	if _, _, err := run(t.Context(), f, out, false); err == nil || !strings.Contains(err.Error(), "another kvbench matrix is at work there") {
+	if _, _, err := run(t.Context(), f, out, false); err == nil || !strings.Contains(err.Error(), "another kvferry lab matrix is at work there") {
 		t.Errorf("a second run: %v", err)
 	}
 	cancel()
@@ -350,14 +350,14 @@ func TestInterrupted(t *testing.T) {
 // TestDescribe: a dry run says what would be run, and makes nothing.
 func TestDescribe(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	f := file(t, "- "+server+"\n"+`- {name: b, url: "http://h:1", ready: {url: "{url}/health"}}`, "- "+client+"\n- {name: s, serve: --num-prompts 3, env: {U: \"{url}\"}}")
+	f := file(t, "- "+server+"\n"+`- {name: b, url: "http://h:1", ready: {url: "{url}/health"}}`, "- "+client+"\n- {name: s, bench: --num-prompts 3, env: {U: \"{url}\"}}")
 	var b bytes.Buffer
 	if err := Describe(&b, f, out, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"pair 1/4 a/x: to run", "fake-server 127.0.0.1:PORT listening", "http://127.0.0.1:PORT/ answers 200, within 1m0s", "killed after 30s",
-		"U=http://h:1 exec " + os.Args[0] + " serve --num-prompts 3 --base-url http://h:1 --out " + filepath.Join(out, "b", "s", "result"), "http://h:1, which runs already",
+		"U=http://h:1 exec " + os.Args[0] + " bench --num-prompts 3 --base-url http://h:1 --out " + filepath.Join(out, "b", "s", "result"), "http://h:1, which runs already",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)

@@ -65,7 +65,7 @@ func (p *Pair) word() string {
 // document returns the report of all pairs.
 func (r *runner) document() *document.Document {
 	d := &document.Document{
-		Title: "kvbench matrix", Head: []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},
+		Title: "kvferry lab matrix", Head: []string{"File: " + r.cfg.File.path, "Each figure is what the client reports, by its own definition."},
 		Sections: []document.Section{{Tables: []document.Table{r.table()}}}, Data: r.record(), DataName: matrixFile,
 	}
 	for _, p := range r.pairs {

@@ -23,9 +23,9 @@ func findDaemons(bin *string) error {
 		}
 		*bin = filepath.Dir(exe)
 	}
-	for _, name := range []string{"proxy", "prefill", "decode", "kvbench"} {
+	for _, name := range []string{"proxy", "prefill", "decode", "kvferry"} {
 		if _, err := os.Stat(filepath.Join(*bin, name)); err != nil {
-			return fmt.Errorf("the cluster's program %s: %w: make build, and run bin/kvbench", name, err)
+			return fmt.Errorf("the cluster's program %s: %w: make build, and run bin/kvferry", name, err)
 		}
 	}
 	return nil

@@ -6,16 +6,16 @@
 //	selection   affinity beside static, round-robin, and MPTCP on the same links
 //	failover    one of four links cut and restored, slowed to a tenth, a black hole
 //
-// and, as kvbench nics wan, four rails on links that are long, lose packets, reorder them,
+// and, as kvferry lab nics wan, four rails on links that are long, lose packets, reorder them,
 // fall silent or flap, beside MPTCP and UCX where those are there.
 //
-// As kvbench nics incast, 16 initiators and one target, whose NIC they share: how evenly, and how
+// As kvferry lab nics incast, 16 initiators and one target, whose NIC they share: how evenly, and how
 // long something small waits meanwhile, see package incast.
 //
-// And, as kvbench nics handoff, one cluster over links that are long: when its second token comes.
+// And, as kvferry lab nics handoff, one cluster over links that are long: when its second token comes.
 //
-// The lab's hosts run kvbench itself, as a user would: kvbench transfer --server on
-// host 1, kvbench transfer or failover on host 2, the control connection on the
+// The lab's hosts run kvferry itself, as a user would: kvferry rail bench --server on
+// host 1, kvferry rail bench or failover on host 2, the control connection on the
 // management link. Each experiment is run several times, in turns with the others,
 // and each figure is a median.
 //
@@ -29,6 +29,6 @@
 // and a percentage is of that. What the engine sends besides blocks (32 bytes a
 // slice, and acknowledgements the other way) is part of the loss.
 //
-// CPU seconds are those of both kvbench processes, by getrusage; work that the
+// CPU seconds are those of both kvferry processes, by getrusage; work that the
 // kernel does in its own threads is in neither.
 package nics

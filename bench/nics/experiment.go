@@ -25,7 +25,7 @@ var (
 
 func (l load) String() string { return fmt.Sprintf("%s x %d", config.FormatSize(l.Block), l.Batch) }
 
-// A sweep is one run of kvbench transfer: a row for each count of NICs and selection.
+// A sweep is one run of kvferry rail bench: a row for each count of NICs and selection.
 type sweep struct {
 	links   []int64 // bits a second
 	load    load
@@ -42,7 +42,7 @@ var (
 	Uneven = []int64{4 * gbit, 2 * gbit, 2 * gbit, 1 * gbit}
 )
 
-// sweeps are all runs of kvbench transfer of one round, those on the same links in a
+// sweeps are all runs of kvferry rail bench of one round, those on the same links in a
 // row.
 var sweeps = []sweep{
 	{links: Even, load: large, counts: []int{1, 2, 4}, selects: []transport.Selection{transport.Affinity}},

@@ -13,7 +13,7 @@ import (
 	lab "kvferry/lab/nics"
 )
 
-// A failover is one run of kvbench failover on host 2, towards the server on host 1, while a
+// A failover is one run of kvferry rail failover on host 2, towards the server on host 1, while a
 // schedule happens to the links.
 type failover struct {
 	exe      string
@@ -29,13 +29,13 @@ type failover struct {
 func (f *failover) run(ctx context.Context, l *lab.Lab) (got *rail.FailoverResult, ended, err error) {
 	out := f.out
 	if out == "" {
-		if out, err = os.MkdirTemp("", "kvbench-failover"); err != nil {
+		if out, err = os.MkdirTemp("", "kvferry-failover"); err != nil {
 			return nil, nil, err
 		}
 		defer os.RemoveAll(out)
 	}
 	args := append([]string{
-		"failover", lab.ManagementAddress(1) + ":" + port, "--faults", f.faults, "--segment", segment, "--duration", f.end.String(), "--out", out,
+		"rail", "failover", lab.ManagementAddress(1) + ":" + port, "--faults", f.faults, "--segment", segment, "--duration", f.end.String(), "--out", out,
 	}, railFlags(f.specs)...)
 	p, err := start(ctx, l, 2, f.exe, args...)
 	if err != nil {
@@ -61,7 +61,7 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *rail.FailoverResul
 	}
 	got = &rail.FailoverResult{}
 	if err := json.Unmarshal(text, got); err != nil {
-		return nil, nil, fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
+		return nil, nil, fmt.Errorf("kvferry rail failover: %w", errors.Join(ended, err))
 	}
 	return got, ended, nil
 }

@@ -36,7 +36,7 @@ type HandoffConfig struct {
 	RTT      time.Duration // default 10 ms
 	Prompts  int           // default 50
 	InputLen int           // tokens of a prompt; default 512
-	Bin      string        // folder of proxy, prefill, decode and kvbench; default this program's
+	Bin      string        // folder of proxy, prefill, decode and kvferry; default this program's
 	Out      string        // folder of the client's results, required
 	Stdout   io.Writer
 }
@@ -105,7 +105,7 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := start(ctx, l, 1, filepath.Join(cfg.Bin, "kvbench"), "serve", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
+	p, err := start(ctx, l, 1, filepath.Join(cfg.Bin, "kvferry"), "bench", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
 		"--random-input-len", strconv.Itoa(cfg.InputLen), "--random-output-len", "2", "--num-prompts", strconv.Itoa(cfg.Prompts),
 		"--max-concurrency", "1", "--out", cfg.Out)
 	if err != nil {

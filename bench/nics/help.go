@@ -1,6 +1,6 @@
 package nics
 
-// What kvbench nics and the commands below it say of themselves.
+// What kvferry lab nics and the commands below it say of themselves.
 const (
 	Short = "Several NICs in the NIC lab: rate, selection, failover, held to limits"
 
@@ -24,12 +24,12 @@ go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`
 	MooncakeLong = `Serve a workload of Mooncake's table with a prefill node on host 1 of the NIC lab
 and a decode node on host 2, their KV over 1, 2 and 4 shaped links, proxy and
 clients on the management link. Compute is modelled; the transfer is what the links
-carry. It needs root, and proxy, prefill and decode beside kvbench (make build).
+carry. It needs root, and proxy, prefill and decode beside kvferry (make build).
 
 Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupted.`
 
-	MooncakeExample = `  make build && bin/kvbench nics mooncake
-  bin/kvbench nics mooncake --rate 1gbit --counts 1,2 --settings tcp --row 256/q4 --num-prompts 200`
+	MooncakeExample = `  make build && bin/kvferry lab nics mooncake
+  bin/kvferry lab nics mooncake --rate 1gbit --counts 1,2 --settings tcp --row 256/q4 --num-prompts 200`
 
 	HandoffShort = "A cluster over long links: when the second token comes, held to a bound"
 
@@ -42,18 +42,18 @@ carry. The second token, median of all, must come within
 
 where a part is a layer (layerwise) or all of the KV (push). Two round trips leave none for
 asking the decode node first: the last line says how many prompts went ahead of that, by the
-proxy's metrics. It needs root, and proxy, prefill and decode beside kvbench (make build).
+proxy's metrics. It needs root, and proxy, prefill and decode beside kvferry (make build).
 
 Exit status: 0 the second token is within the bound; 1 it is not, or the run could not go on;
 2 bad flags; 130 interrupted.`
 
-	HandoffExample = `  make build && bin/kvbench nics handoff
-  bin/kvbench nics handoff --nics 2 --rate 2gbit --rtt 40ms`
+	HandoffExample = `  make build && bin/kvferry lab nics handoff
+  bin/kvferry lab nics handoff --nics 2 --rate 2gbit --rtt 40ms`
 
 	WANShort = "Four NICs over links that are long or lose packets, held to limits"
 
 	WANLong = `Measure four rails together in the NIC lab, on links of 500 Mbit/s that are long, lose
-packets, reorder them or fall silent (kvlab nics --help), and hold the figures to limits. It
+packets, reorder them or fall silent (kvferry lab net --help), and hold the figures to limits. It
 takes root.
 
   near, rtt10, rtt20, rtt40, rtt100   round trips of 2, 10, 20, 40 and 100 ms, no loss
@@ -78,6 +78,6 @@ rounds left is marked disturbed, and says nothing of the rails.
 Exit status: 0 every figure is within its limit; 1 one is not, or was disturbed, or the run
 could not go on; 2 bad flags; 130 interrupted (the table is of what was measured).`
 
-	WANExample = `  kvbench nics wan --cases rtt40,loss-one --rounds 1
-  kvbench nics wan --cases loss-all --options congestion=bbr`
+	WANExample = `  kvferry lab nics wan --cases rtt40,loss-one --rounds 1
+  kvferry lab nics wan --cases loss-all --options congestion=bbr`
 )

@@ -31,7 +31,7 @@ type IncastConfig struct {
 	Out         string        // folder of incast.json; default none
 	Stdout      io.Writer
 	Progress    io.Writer
-	Exe         string // kvbench's file; default this program
+	Exe         string // kvferry's file; default this program
 }
 
 // maxInitiators is as many as host 2 may have addresses, less that of the probe.
@@ -141,7 +141,7 @@ const (
 	incastDepth = 4
 )
 
-// IncastTarget and IncastLoad are the commands below kvbench nics that a run starts on its hosts: the
+// IncastTarget and IncastLoad are the commands below kvferry lab nics that a run starts on its hosts: the
 // one with an address and the number of initiators, the other with an incast.Load as JSON.
 const (
 	IncastTarget = "incast-target"
@@ -150,7 +150,7 @@ const (
 
 // measure runs a case: the target on host 1, the initiators and the probe on host 2.
 func (cfg *IncastConfig) measure(ctx context.Context, l *lab.Lab, c *incastCase) (*incast.Sample, error) {
-	target, err := start(ctx, l, 1, cfg.Exe, "nics", IncastTarget, lab.Address(1, 0), strconv.Itoa(cfg.Initiators), cfg.Options)
+	target, err := start(ctx, l, 1, cfg.Exe, "lab", "nics", IncastTarget, lab.Address(1, 0), strconv.Itoa(cfg.Initiators), cfg.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (cfg *IncastConfig) measure(ctx context.Context, l *lab.Lab, c *incastCase)
 	if err != nil {
 		return nil, err
 	}
-	many, err := start(ctx, l, 2, cfg.Exe, "nics", IncastLoad, string(asked))
+	many, err := start(ctx, l, 2, cfg.Exe, "lab", "nics", IncastLoad, string(asked))
 	if err != nil {
 		return nil, err
 	}

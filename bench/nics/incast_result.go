@@ -99,7 +99,7 @@ func (r *IncastResult) missed() error {
 func (r *IncastResult) document() *document.Document {
 	r.settle()
 	return &document.Document{
-		Title: "kvbench nics --incast", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Data: r, DataName: "incast.json",
+		Title: "kvferry lab nics incast", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Data: r, DataName: "incast.json",
 		Sections: []document.Section{{Tables: []document.Table{r.table()}}},
 	}
 }

@@ -27,7 +27,7 @@ type MooncakeConfig struct {
 	Settings []string // of bench.Settings with two nodes and sockets; default tcp (hand-off v0) and layerwise
 	Row      string   // workload; default 1024/q2
 	Prompts  int      // of each cell; default 40
-	Bin      string   // folder of proxy, prefill, decode and kvbench; default this program's
+	Bin      string   // folder of proxy, prefill, decode and kvferry; default this program's
 	Out      string   // folder of each cell's results, required
 	Stdout   io.Writer
 	Progress io.Writer
@@ -70,7 +70,7 @@ func (c *MooncakeConfig) Validate() error {
 	}
 	bad.Refuse(c.Prompts < 0, "Prompts", c.Prompts, "use 1 or more")
 	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
-	for _, n := range c.Counts { // kvbench mooncake would refuse it, and its old row be read
+	for _, n := range c.Counts { // kvferry reproduce mooncake would refuse it, and its old row be read
 		for _, setting := range c.Settings {
 			bad.Check("Out", document.CheckNew(c.folder(setting, n)))
 		}
@@ -123,7 +123,7 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 	return cells, err
 }
 
-// cell is one lab, one cluster and one run of kvbench mooncake.
+// cell is one lab, one cluster and one run of kvferry reproduce mooncake.
 func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*MooncakeCell, error) {
 	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{c.Rate}, n), Timeout: time.Hour})
 	if err != nil {
@@ -142,7 +142,7 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*Moon
 		return nil, err
 	}
 	out := c.folder(setting, n)
-	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvbench"), "mooncake", "--proxy", "http://"+httpAddress, "--settings", setting, "--rows", c.Row,
+	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvferry"), "reproduce", "mooncake", "--proxy", "http://"+httpAddress, "--settings", setting, "--rows", c.Row,
 		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--out", out)
 	if err != nil {
 		return nil, err

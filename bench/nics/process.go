@@ -16,7 +16,7 @@ import (
 	lab "kvferry/lab/nics"
 )
 
-// A process is kvbench, or a program that is measured beside it, on a host of the lab.
+// A process is kvferry, or a program that is measured beside it, on a host of the lab.
 type process struct {
 	cmd    *exec.Cmd
 	lines  chan string  // of standard output, closed at its end
@@ -28,13 +28,13 @@ type process struct {
 // stopGrace is how long a process has after SIGTERM.
 const stopGrace = 5 * time.Second
 
-// start runs kvbench with args on a host. It gets SIGTERM when ctx is done, and ends
+// start runs kvferry with args on a host. It gets SIGTERM when ctx is done, and ends
 // with this process.
 func start(ctx context.Context, l *lab.Lab, host int, exe string, args ...string) (*process, error) {
 	return startCommand(l, host, exec.CommandContext(ctx, exe, args...))
 }
 
-// startCommand is start of another program than kvbench. cmd is one of exec.CommandContext.
+// startCommand is start of another program than kvferry. cmd is one of exec.CommandContext.
 func startCommand(l *lab.Lab, host int, cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, lines: make(chan string, 64), over: make(chan struct{})}
 	p.cmd.Stderr = &p.stderr
@@ -69,7 +69,7 @@ func startCommand(l *lab.Lab, host int, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// name is the program and what it was asked to do, "kvbench transfer".
+// name is the program and what it was asked to do, "kvferry rail bench".
 func (p *process) name() string {
 	name := filepath.Base(p.cmd.Path)
 	if len(p.cmd.Args) > 1 && !strings.HasPrefix(p.cmd.Args[1], "-") {

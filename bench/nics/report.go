@@ -17,7 +17,7 @@ func labHead(m observe.Machine, seconds float64) []string {
 // document returns the report. Its last line is the efficiency of each experiment.
 func (r *Result) document() *document.Document {
 	d := &document.Document{
-		Title: "kvbench nics", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Verdict: r.last(), Data: r, DataName: "nics.json",
+		Title: "kvferry lab nics", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Verdict: r.last(), Data: r, DataName: "nics.json",
 		Sections: []document.Section{{Tables: []document.Table{r.transfers(), r.faults(), r.verdicts()}}},
 	}
 	d.Notes.Add(document.Fault, r.Notes...)

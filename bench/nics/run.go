@@ -32,7 +32,7 @@ type Config struct {
 	Out      string
 	Stdout   io.Writer // the tables, default none
 	Progress io.Writer // a line an experiment, default none
-	// Exe is kvbench's file. Default this program.
+	// Exe is kvferry's file. Default this program.
 	Exe string
 }
 
@@ -132,7 +132,7 @@ func (x *run) rounds(ctx context.Context) error {
 
 // onLinks runs sweeps on the same links, and the failover on even ones, in one lab.
 func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error) {
-	dir, err := os.MkdirTemp("", "kvbench-nics")
+	dir, err := os.MkdirTemp("", "kvferry-nics")
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error)
 		port  string
 		specs []string
 	}{{port, (&sweep{links: links}).specs()}, {multipathPort, (&sweep{mptcp: true}).specs()}} {
-		args := []string{"transfer", "--server", "--listen", lab.ManagementAddress(1) + ":" + target.port, "--segment", segment}
+		args := []string{"rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + target.port, "--segment", segment}
 		p, err := start(ctx, l, 1, x.cfg.Exe, append(args, railFlags(target.specs)...)...)
 		if err != nil {
 			return err
@@ -184,7 +184,7 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 		}
 		return strings.Join(all, ",")
 	}
-	out, err := os.MkdirTemp("", "kvbench-transfer")
+	out, err := os.MkdirTemp("", "kvferry-transfer")
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 		counts, at = []int{1}, lab.ManagementAddress(1)+":"+multipathPort
 	}
 	args := append([]string{
-		"transfer", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
+		"rail", "bench", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
 		"--rails", list(len(counts), func(i int) string { return strconv.Itoa(counts[i]) }),
 		"--select", list(len(s.selects), func(i int) string { return string(s.selects[i]) }),
 		"--block", config.FormatSize(s.load.Block), "--batch", strconv.Itoa(s.load.Batch), "--depth", strconv.Itoa(s.load.Depth),
@@ -211,13 +211,13 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 	}
 	var got rail.Result
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
-		return fmt.Errorf("kvbench transfer printed no result: %w", err)
+		return fmt.Errorf("kvferry rail bench printed no result: %w", err)
 	}
 	k := 0
 	for _, count := range s.counts {
 		for _, sel := range s.selects {
 			if k == len(got.Points) {
-				return fmt.Errorf("kvbench transfer printed %d points, and there are more", k)
+				return fmt.Errorf("kvferry rail bench printed %d points, and there are more", k)
 			}
 			x.add(round, point(s.key(count, sel), s.ideal(count, sel), &got.Points[k]))
 			k++

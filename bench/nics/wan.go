@@ -31,7 +31,7 @@ type WANConfig struct {
 	Out      string   // folder of wan.json and the failover reports; default none
 	Stdout   io.Writer
 	Progress io.Writer
-	Exe      string // kvbench's file; default this program
+	Exe      string // kvferry's file; default this program
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
@@ -140,7 +140,7 @@ func (x *wanRun) keepRate(round int, c *wanCase, p WANPoint) func(Notice) {
 // once it is known whether it was disturbed.
 func (x *wanRun) kvferry(ctx context.Context, l *lab.Lab, round int, c *wanCase) (keep func(Notice), err error) {
 	specs := c.specs(x.cfg.Options)
-	args := []string{"transfer", "--server", "--listen", lab.ManagementAddress(1) + ":" + port, "--segment", segment}
+	args := []string{"rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + port, "--segment", segment}
 	server, err := start(ctx, l, 1, x.cfg.Exe, append(args, railFlags(specs)...)...)
 	if err != nil {
 		return nil, err
@@ -175,10 +175,10 @@ const (
 	wanDepth = "8"
 )
 
-// transfer measures the rate of kvbench transfer.
+// transfer measures the rate of kvferry rail bench.
 func (x *wanRun) transfer(ctx context.Context, l *lab.Lab, round int, c *wanCase, specs []string) (WANPoint, error) {
 	args := append([]string{
-		"transfer", lab.ManagementAddress(1) + ":" + port, "--format", "json", "--check", "--limit", "none", "--segment", segment,
+		"rail", "bench", lab.ManagementAddress(1) + ":" + port, "--format", "json", "--check", "--limit", "none", "--segment", segment,
 		"--block", wanBlock, "--batch", wanBatch, "--depth", wanDepth, "--timeout", "30s",
 		"--duration", c.duration(x.cfg.Duration).String(), "--warmup", x.cfg.Warmup.String(),
 	}, railFlags(specs)...)
@@ -195,10 +195,10 @@ func (x *wanRun) transfer(ctx context.Context, l *lab.Lab, round int, c *wanCase
 	}
 	var got rail.Result
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
-		return WANPoint{}, fmt.Errorf("kvbench transfer printed no result: %w", err)
+		return WANPoint{}, fmt.Errorf("kvferry rail bench printed no result: %w", err)
 	}
 	if len(got.Points) != 1 {
-		return WANPoint{}, fmt.Errorf("kvbench transfer printed %d points, not one", len(got.Points))
+		return WANPoint{}, fmt.Errorf("kvferry rail bench printed %d points, not one", len(got.Points))
 	}
 	return newWANPoint(c, kvferry, point(Key{}, c.ideal(), &got.Points[0])), nil
 }
@@ -242,7 +242,7 @@ func holes(ctx context.Context, l *lab.Lab, c *wanCase) (stop func()) {
 
 // failover runs the schedule of a case.
 func (x *wanRun) failover(ctx context.Context, l *lab.Lab, round int, c *wanCase, specs []string) (keep func(Notice), err error) {
-	journal, err := os.CreateTemp("", "kvbench-wan")
+	journal, err := os.CreateTemp("", "kvferry-wan")
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ type wanCase struct {
 
 	// holed: one link after the other is a black hole, for half of holePeriod each.
 	holed bool
-	// schedule is what happens during one run of kvbench failover, which takes the place of
+	// schedule is what happens during one run of kvferry rail failover, which takes the place of
 	// a rate, and end is how long it loads.
 	schedule []happening
 	end      time.Duration

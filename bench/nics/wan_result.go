@@ -284,7 +284,7 @@ func judged(verdicts []string) error {
 func (r *WANResult) document() *document.Document {
 	r.settle()
 	d := &document.Document{
-		Title: "kvbench nics --wan", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Data: r, DataName: "wan.json",
+		Title: "kvferry lab nics wan", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Data: r, DataName: "wan.json",
 		Sections: []document.Section{{Tables: []document.Table{r.rates(), r.times()}}},
 	}
 	d.Notes.Add(document.Fault, r.Notes...)

@@ -213,7 +213,7 @@ func TestWANCases(t *testing.T) {
 	}
 }
 
-// TestJournaled: what a schedule did is in the form that kvbench failover reads.
+// TestJournaled: what a schedule did is in the form that kvferry rail failover reads.
 func TestJournaled(t *testing.T) {
 	var b bytes.Buffer
 	did := 0

@@ -13,7 +13,7 @@ import (
 )
 
 // A Disturbance is what else the machine did while a cell was measured. Only the
-// machine that kvbench runs on is seen. Shares are in percent.
+// machine that kvferry runs on is seen. Shares are in percent.
 type Disturbance struct {
 	// A probe sleeps until a moment every 10 ms, and notes how late it wakes up. After a
 	// pause of the machine all that were due in it are late.
@@ -34,10 +34,10 @@ type Disturbance struct {
 	Why []string `json:"why"`
 }
 
-// A CPUUse is who had the CPUs that kvbench may use.
+// A CPUUse is who had the CPUs that kvferry may use.
 type CPUUse struct {
 	CPUs      int     `json:"cpus"`
-	OwnPct    float64 `json:"own_pct"`    // of the CPUs' time: kvbench and the daemons that it started
+	OwnPct    float64 `json:"own_pct"`    // of the CPUs' time: kvferry and the daemons that it started
 	OthersPct float64 `json:"others_pct"` // everything else, the kernel's own work too
 	StealPct  float64 `json:"steal_pct"`  // the hypervisor gave to other machines
 	// RunDelayPct is how long our threads were ready to run and had no CPU, together, as

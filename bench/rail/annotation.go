@@ -14,7 +14,7 @@ import (
 	"kvferry/transport/pacing"
 )
 
-// What a fault does to a rail's link; the words are kvlab's.
+// What a fault does to a rail's link; the words are those of kvferry lab.
 const (
 	LinkDown  = "link-down"
 	LinkUp    = "link-up"

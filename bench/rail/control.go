@@ -120,7 +120,7 @@ func newPeer(name string, conn net.Conn) *peer {
 			m, err := p.lines.receive()
 			switch {
 			case errors.Is(err, errNoLine):
-				p.err = fmt.Errorf("%s does not speak the protocol of kvbench transfer (%w): is kvbench transfer --server running there?", name, err)
+				p.err = fmt.Errorf("%s does not speak the protocol of kvferry rail bench (%w): is kvferry rail bench --server running there?", name, err)
 				return
 			case err != nil:
 				p.err = fmt.Errorf("%s has gone: %w", name, err)

@@ -62,7 +62,7 @@ const (
 func (r *FailoverResult) document() *document.Document {
 	all := document.Section{Lines: append([]string{"GB/s over time; at the right the highest"}, r.lines()...), Plots: []document.Plot{r.plot()}, Tables: []document.Table{r.table()}}
 	return &document.Document{
-		Title: "kvbench failover", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: r.remarks(), Sections: []document.Section{all},
+		Title: "kvferry rail failover", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: r.remarks(), Sections: []document.Section{all},
 		Data: r, DataName: failoverFile, Extra: []document.File{{Name: samplesFile, Write: r.WriteCSV}},
 	}
 }

@@ -14,7 +14,7 @@ import (
 // document returns the report: curves over the block size, and the table.
 func (r *Result) document() *document.Document {
 	d := &document.Document{
-		Title: "kvbench transfer", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: append(r.legend(), r.remarks()...),
+		Title: "kvferry rail bench", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: append(r.legend(), r.remarks()...),
 		Data: r, DataName: resultsFile, Extra: []document.File{{Name: csvFile, Write: r.WriteCSV}},
 	}
 	d.Sections = []document.Section{{Tables: []document.Table{r.table()}, Plots: []document.Plot{

@@ -103,7 +103,7 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 	if err == nil {
 		d := net.Dialer{Timeout: cfg.Timeout}
 		if conn, err = d.DialContext(ctx, "tcp", addr); err != nil && cfg.Server != "" {
-			err = fmt.Errorf("no target at %s: start one there with kvbench transfer --server: %w", addr, err)
+			err = fmt.Errorf("no target at %s: start one there with kvferry rail bench --server: %w", addr, err)
 		}
 	}
 	if err != nil {

@@ -265,7 +265,7 @@ func (r *Result) WritePerftest(w io.Writer) error {
 		p := &r.Points[i]
 		if p.Op != op {
 			op = p.Op
-			fmt.Fprintf(&b, "%s                    kvbench transfer, %s\n%s", rule, op, rule)
+			fmt.Fprintf(&b, "%s                    kvferry rail bench, %s\n%s", rule, op, rule)
 			b.WriteString(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n")
 		}
 		fmt.Fprintf(&b, " %-7d    %-10d       %-7.2f            %-7.2f\t\t     %-7.6f\n", p.Block, p.Blocks,

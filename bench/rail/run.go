@@ -20,7 +20,7 @@ var ErrFaults = errors.New("not sound")
 // Run measures every point, prints the report and writes its files, after each point
 // with what there is. When ctx is done, or the target has gone, it does so with the
 // points it has and returns the error with the Result. Files that cannot be written
-// are a page.OutputError.
+// are a document.OutputError.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (s *session) open(ctx context.Context) (err error) {
 		return err
 	}
 	if m.Protocol != protocol || m.Info == nil {
-		return fmt.Errorf("%s speaks version %d of the protocol and this is %d: use the same kvbench at both ends", s.link.peer.name, m.Protocol, protocol)
+		return fmt.Errorf("%s speaks version %d of the protocol and this is %d: use the same kvferry at both ends", s.link.peer.name, m.Protocol, protocol)
 	}
 	s.r.Target = End{Where: s.link.where, Rails: m.Rails}
 	if m.Machine != nil {

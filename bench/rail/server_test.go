@@ -67,7 +67,7 @@ func TestServer(t *testing.T) {
 		return line
 	}
 	for _, c := range []struct{ text, answer, log string }{
-		{"GET / HTTP/1.1\r\n\r\n", "this is kvbench transfer --server", "no line of this protocol"},
+		{"GET / HTTP/1.1\r\n\r\n", "this is kvferry rail bench --server", "no line of this protocol"},
 		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 3 of the protocol", "version 99"},
 		{`{"type":"hello","protocol":3,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
 		{`{"type":"hello","protocol":3}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
@@ -135,7 +135,7 @@ func TestServerRefusesNonsense(t *testing.T) {
 // TestClientOfSomethingElse: what listens there is no target, or another version.
 func TestClientOfSomethingElse(t *testing.T) {
 	for answer, want := range map[string]string{
-		"220 mail.example.org ESMTP\r\n":                                        "does not speak the protocol of kvbench transfer",
+		"220 mail.example.org ESMTP\r\n":                                        "does not speak the protocol of kvferry rail bench",
 		`{"type":"error","error":"version 3 here"}` + "\n":                      "version 3 here",
 		`{"type":"welcome","protocol":4,"info":{"Name":"x"}}` + "\n":            "speaks version 4 of the protocol and this is 3",
 		`{"type":"usage"}` + "\n":                                               `answers hello with "usage"`,

@@ -160,11 +160,11 @@ func greet(l *lines) (*message, error) {
 	switch {
 	case err != nil:
 		if errors.Is(err, errNoLine) {
-			_ = l.send(&message{Type: "error", Error: "this is kvbench transfer --server, and that was " + err.Error()})
+			_ = l.send(&message{Type: "error", Error: "this is kvferry rail bench --server, and that was " + err.Error()})
 		}
 		return nil, err
 	case m.Type != "hello" || m.Protocol != protocol:
-		err := fmt.Errorf("this target speaks version %d of the protocol and the client %q version %d: use the same kvbench at both ends", protocol, m.Type, m.Protocol)
+		err := fmt.Errorf("this target speaks version %d of the protocol and the client %q version %d: use the same kvferry at both ends", protocol, m.Type, m.Protocol)
 		_ = l.send(&message{Type: "error", Protocol: protocol, Error: err.Error()})
 		return nil, err
 	}

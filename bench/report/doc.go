@@ -16,7 +16,7 @@
 // as many tokens as were asked for. The type seen is one request as one of them sees it;
 // vllm.go and sglang.go say where each differs, and follow vLLM 0.32.0 and SGLang 0.5.23 to
 // the character (testdata has what these printed). Our own figures ([Metrics]) have vLLM's
-// definitions, which those of kvbench mooncake have too.
+// definitions, which those of kvferry reproduce mooncake have too.
 //
 // Units: times of records are seconds since the run's start; a figure whose name ends in MS
 // or _ms is milliseconds; rates are a second. Percentiles are numpy.percentile's linear kind.

@@ -10,7 +10,7 @@ import (
 )
 
 // title is the command's name in reports.
-const title = "kvbench serve"
+const title = "kvferry bench"
 
 // name is a run among those of one command.
 func (p *Report) name() string { return p.Clock }

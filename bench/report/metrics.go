@@ -8,7 +8,7 @@ import (
 	"kvferry/bench/stats"
 )
 
-// Metrics are what a run came to: those of kvbench mooncake's rows under the same names, and
+// Metrics are what a run came to: those of kvferry reproduce mooncake's rows under the same names, and
 // more. What is taken over requests is taken over those without a Failure.
 type Metrics struct {
 	client.Metrics

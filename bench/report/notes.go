@@ -34,7 +34,7 @@ func (r *Run) notes(m *Metrics) (faults, notes []string) {
 		fault("no request was sent")
 	case m.Successful == 0 && m.Interrupted < sent:
 		if tool, n := r.toolCounts(); n > 0 {
-			fault("no request succeeded by kvbench's rules: summary.json, table.md and report.html have no latencies for that reason alone. The figures in %s's layout are of %d answers that its client counts as successful", tool, n)
+			fault("no request succeeded by kvferry's rules: summary.json, table.md and report.html have no latencies for that reason alone. The figures in %s's layout are of %d answers that its client counts as successful", tool, n)
 		} else {
 			fault("no request succeeded: every latency of this report is 0 for that reason alone")
 		}

@@ -147,7 +147,7 @@ func TestNotes(t *testing.T) {
 		{"nothing succeeded", all(func(r *client.Record) { r.Status, r.Error = client.StatusFailed, "no" }), "fault: no request succeeded"},
 		{"all short", all(func(r *client.Record) {
 			r.MaxTokens, r.HTTPStatus, r.Status, r.Fault, r.Error = 9, 200, client.StatusFailed, client.FaultShort, "short output: 3 tokens, want 9"
-		}), "fault: no request succeeded by kvbench's rules: summary.json, table.md and report.html have no latencies for that reason alone. The figures in vLLM's layout are of 100 answers that its client counts as successful\n" +
+		}), "fault: no request succeeded by kvferry's rules: summary.json, table.md and report.html have no latencies for that reason alone. The figures in vLLM's layout are of 100 answers that its client counts as successful\n" +
 			"fault: 100 of 100 requests ended short, the first is request 0: 3 tokens, 9 were asked for (finish_reason length: a cap of the server's own?)\n"},
 		{"longer", func(r *Run) {
 			rec := &r.Records[4]
@@ -223,7 +223,7 @@ func TestPeaks(t *testing.T) {
 // TestTable: the whole of table.md of a recorded run.
 func TestTable(t *testing.T) {
 	run := golden(t, "mixed", "openai")
-	run.Command, run.Label = []string{"kvbench", "serve"}, "measured; the server is not known"
+	run.Command, run.Label = []string{"kvferry", "bench"}, "measured; the server is not known"
 	var b bytes.Buffer
 	if err := Document(New(run)).WriteMarkdown(&b); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ type Summary struct {
 	Machine any   `json:"machine"`
 }
 
-// A Row of summary.json is one run. The names are those of kvbench mooncake's rows.
+// A Row of summary.json is one run. The names are those of kvferry reproduce mooncake's rows.
 type Row struct {
 	Setup
 	Rate        any                  `json:"request_rate"`     // a number, or "inf"

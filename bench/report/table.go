@@ -192,7 +192,7 @@ func (r *Run) machineTable() document.Table {
 		{"over 5 ms late (%)", document.Fixed(d.LateTimersPct, 2)},
 	}
 	if c := d.CPU; c != nil {
-		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvbench (%)", document.Fixed(c.OwnPct, 1)},
+		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvferry (%)", document.Fixed(c.OwnPct, 1)},
 			column{"by others (%)", document.Fixed(c.OthersPct, 1)}, column{"stolen (%)", document.Fixed(c.StealPct, 1)})
 	}
 	verdict := "no"

@@ -38,8 +38,8 @@ func TestAbsent(t *testing.T) {
 		{"SGLang, one token", "s.jsonl", sglang(1, "0"), "e2el ttft", ""},
 		{"a text", "report.txt", text, "e2el", notStreamed},
 		{"a log", "log.txt", "[transformers] PyTorch was not found.\n" + text, "e2el", notStreamed},
-		{"kvbench", "summary.json", ours("real", `"mean_itl_ms": 0`), "e2el", notStreamed},
-		{"kvbench, at no cost", "summary.json", ours("virtual", `"mean_itl_ms": 0`), "e2el itl tpot ttft_due ttft", ""},
+		{"kvferry", "summary.json", ours("real", `"mean_itl_ms": 0`), "e2el", notStreamed},
+		{"kvferry, at no cost", "summary.json", ours("virtual", `"mean_itl_ms": 0`), "e2el itl tpot ttft_due ttft", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), c.file)

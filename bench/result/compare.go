@@ -1,7 +1,7 @@
 package result
 
 // This file sets results of serving benchmarks side by side, whoever measured them:
-// kvbench, vLLM or SGLang (package result reads their files). The first result is what the
+// kvferry, vLLM or SGLang (package result reads their files). The first result is what the
 // others are compared with.
 //
 //	files ──result.Read──▶ []result.Run ──▶ comparison ──▶ text, compare.json, table.md, report.html

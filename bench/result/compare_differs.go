@@ -88,5 +88,5 @@ func failed(r *Run) (share float64, ok bool) {
 	return bad / (bad + good), true
 }
 
-// sglangDiffers is what SGLang's client does not define as vLLM's and kvbench do.
+// sglangDiffers is what SGLang's client does not define as vLLM's and kvferry do.
 const sglangDiffers = "to SGLang's client the first token is the first chunk with text, and a request ends with its last line; to the others these are the first and the last chunk with choices"

@@ -225,7 +225,7 @@ func (c *comparison) how() string {
 
 // document returns the report of a comparison, with the distributions of all results in one plot.
 func (c *comparison) document() *document.Document {
-	d := &document.Document{Title: "kvbench compare", Data: c, DataName: compareFile}
+	d := &document.Document{Title: "kvferry compare", Data: c, DataName: compareFile}
 	if len(c.Alone) > 0 {
 		d.Notes.Add(document.Doubt, "not compared, for not every file has it: "+strings.Join(c.Alone, ", "))
 	}

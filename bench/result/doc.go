@@ -1,9 +1,9 @@
 // Package result reads the results of serving benchmarks from their files and sets them side by side, whoever measured:
-// kvbench serve, mooncake and simulate, vLLM's `vllm bench serve` and SGLang's bench_serving.
+// kvferry bench, mooncake and simulate, vLLM's `vllm bench serve` and SGLang's bench_serving.
 //
 //	folder, file or text ──Read──▶ []Run: what was run, figures, and requests where they are listed
 //
-// Names are kvbench's for all of them (those of summary.json), so that what reads results
+// Names are kvferry's for all of them (those of summary.json), so that what reads results
 // (Compare, package matrix) knows one set of names. Definitions are not made alike:
 // each Run says by Tool whose they are, and SGLang's differ from vLLM's and ours (see package
 // report, which writes these files).

@@ -18,7 +18,7 @@ import (
 	"kvferry/internal/config"
 )
 
-// SummaryFile has the figures of a folder of kvbench serve, mooncake or simulate.
+// SummaryFile has the figures of a folder of kvferry bench, mooncake or simulate.
 const SummaryFile = "summary.json"
 
 // rowKeys tell the rows of a summary.json apart, and the records that are theirs. A point is
@@ -44,13 +44,13 @@ func rowKey(f fields) string {
 // requests end: in another order than the load's, with the requests of all rows among each
 // other, and with half a line at the end where the run was killed.
 
-// readFolder reads a folder of kvbench serve, mooncake or simulate. A row gets the records that
+// readFolder reads a folder of kvferry bench, mooncake or simulate. A row gets the records that
 // have its key; one that has none is a result of figures alone.
 func readFolder(dir string) ([]Run, error) {
 	path := filepath.Join(dir, SummaryFile)
 	text, err := readWhole(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &FormatError{File: dir, Err: errors.New("it has no summary.json, so it is no result: name a folder of kvbench serve, mooncake or simulate, or a file of results")}
+		return nil, &FormatError{File: dir, Err: errors.New("it has no summary.json, so it is no result: name a folder of kvferry bench, mooncake or simulate, or a file of results")}
 	}
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func readFolder(dir string) ([]Run, error) {
 	var summary struct {
 		Rows   []fields `json:"rows"`
 		Config fields   `json:"config"`
-		Result fields   `json:"result"` // kvbench simulate's
+		Result fields   `json:"result"` // kvferry sim's
 	}
 	if err := config.Unmarshal(text, &summary, false); err != nil {
 		return nil, &FormatError{File: path, Err: err}
@@ -106,7 +106,7 @@ func readFolder(dir string) ([]Run, error) {
 // run is the row's own word before the command's, since rows of one command may differ;
 // simulate's stands under load.
 func parseRow(row, config fields) (*Run, error) {
-	r := &Run{Tool: ToolKvbench, Setup: map[string]string{}, Figures: map[string]float64{}}
+	r := &Run{Tool: ToolKVFerry, Setup: map[string]string{}, Figures: map[string]float64{}}
 	metrics := fields{}
 	if err := row.get("metrics", &metrics); err != nil {
 		return nil, &FormatError{Key: "metrics", Err: err}

@@ -18,7 +18,7 @@ const maxFile = 2 << 30
 
 // Read reads the results of a file or a folder:
 //
-//   - a folder of kvbench: summary.json and, where it is there, results.jsonl;
+//   - a folder of kvferry: summary.json and, where it is there, results.jsonl;
 //   - vLLM's --save-result, one object, or one a line after --append-result;
 //   - SGLang's --output-file, an object a line;
 //   - a text with reports as either tool prints them, of any version.
@@ -117,7 +117,7 @@ func parseObject(f fields) (*Run, error) {
 	case f.has("total_token_throughput") || f.has("endpoint_type"):
 		return parseVLLM(f)
 	case f.has("rows"):
-		return nil, errors.New("it is a summary.json of kvbench under another name: name its folder")
+		return nil, errors.New("it is a summary.json of kvferry under another name: name its folder")
 	}
 	return nil, errors.New("it is no result: it has neither total_token_throughput, as vLLM's have, nor mean_e2e_latency_ms, as SGLang's have")
 }

@@ -102,7 +102,7 @@ func readFile(t *testing.T, name string) []byte {
 	return text
 }
 
-// A line of results.jsonl of kvbench serve.
+// A line of results.jsonl of kvferry bench.
 type line struct {
 	Clock string `json:"clock"`
 	client.Record
@@ -215,7 +215,7 @@ func appendText(t *testing.T, path, text string) {
 	}
 }
 
-// TestReadSimulate: kvbench simulate's folder has another form, and shorter records.
+// TestReadSimulate: kvferry sim's folder has another form, and shorter records.
 func TestReadSimulate(t *testing.T) {
 	dir := t.TempDir()
 	summary := `{"command": [], "result": {"clock": "virtual", "load": {"requests": 2, "request_rate": 4, "seed": 7}, "requests": 2, "failed_requests": 0,
@@ -312,7 +312,7 @@ func TestReadRefuses(t *testing.T) {
 		{object("") + "\nx", "result 2: this is no JSON: invalid character 'x'"},
 		{"[1, 2]", "result 1: the value: array: want an object in braces"},
 		{`{"a": 1}`, "result 1: it is no result"},
-		{`{"rows": []}`, "result 1: it is a summary.json of kvbench under another name"},
+		{`{"rows": []}`, "result 1: it is a summary.json of kvferry under another name"},
 		{object("") + "\n{", "result 2: it ends in the middle"},
 		{object(`, "duration": "long"`), `result 1: duration: "long" is no number`},
 		{object(`, "ttfts": [1, 2], "errors": [""]`), "result 1: errors: 1 requests, and 2 in the lists before it"},

@@ -15,7 +15,7 @@ import (
 type Run struct {
 	Source string // the file or folder, and which of its results
 	Key    string // what tells it from others of its file: workload, setting, clock; may be empty
-	Tool   string // ToolKvbench, ToolVLLM or ToolSGLang: whose definitions its figures have
+	Tool   string // ToolKVFerry, ToolVLLM or ToolSGLang: whose definitions its figures have
 	// Setup is what was run, under the names of summary.json.
 	Setup map[string]string
 	// Figures are under the names of a row's metrics, with mean_, median_, std_, p90_, p95_, p99_,
@@ -45,7 +45,7 @@ const (
 
 // Tools.
 const (
-	ToolKvbench = "kvbench"
+	ToolKVFerry = "kvferry"
 	ToolVLLM    = "vLLM"
 	ToolSGLang  = "SGLang"
 )

@@ -1,4 +1,4 @@
-// Package serve is kvbench serve: any load against any server that speaks OpenAI's API or
+// Package serve is kvferry bench: any load against any server that speaks OpenAI's API or
 // SGLang's, against a cluster that is started for it, or against the model of one in
 // virtual time; and what came of it in every report that engineers know.
 //

@@ -18,7 +18,7 @@ import (
 // function of the load and the cluster: the same twice, and no machine makes it slower or faster.
 func Model(c simulation.Cluster, link string) Target { return &model{cluster: c, link: link} }
 
-// InWords is a cluster as reports say it: the profile of its nodes, and what kvbench simulate says.
+// InWords is a cluster as reports say it: the profile of its nodes, and what kvferry sim says.
 func InWords(c simulation.Cluster) string {
 	r := c.Record()
 	return fmt.Sprintf("%s (%s), %s", r.Profile, r.GPU, &r)

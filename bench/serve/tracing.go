@@ -32,14 +32,14 @@ type tracing struct {
 // (W3C's traceparent), so that the server's spans are of the same trace, and the client's
 // own span, sent to an OpenTelemetry collector when the request is over.
 //
-//	kvbench: text_completion MODEL   from sending to the end of the stream; event: first token
+//	kvferry-bench: text_completion MODEL   from sending to the end of the stream; event: first token
 //	└─ the server's spans, of vLLM, SGLang, a gateway or kvferry's proxy
 //
 // A span is made of a request's record, so the run pays for a record's copy into a queue
 // and no more, and nothing if nobody asked. Its attributes are the semantic conventions'
-// for generative AI, and kvbench's own: kvbench.index, the record's place in the run, and
-// in seconds kvbench.queue_time, which it waited at the client after it was due, and
-// kvbench.send_delay, the part of it that is the client's own fault.
+// for generative AI, and kvferry's own: kvferry.index, the record's place in the run, and
+// in seconds kvferry.queue_time, which it waited at the client after it was due, and
+// kvferry.send_delay, the part of it that is the client's own fault.
 //
 // Ids are drawn from one number a run, by a request's index: whoever has the record's
 // trace id finds its trace.
@@ -61,7 +61,7 @@ func newTraces(ctx context.Context, c tracing) (*requestTraces, error) {
 		return t, nil
 	}
 	var err error
-	t.exporter, err = otlp.New(ctx, otlp.Config{Endpoint: c.Endpoint, Service: "kvbench", Version: version.String()})
+	t.exporter, err = otlp.New(ctx, otlp.Config{Endpoint: c.Endpoint, Service: "kvferry-bench", Version: version.String()})
 	if err != nil {
 		return nil, err
 	}
@@ -135,10 +135,10 @@ func (t *requestTraces) span(r *client.Record, base time.Time) otlp.Span {
 	if r.Status != client.StatusOK {
 		g.ErrorType, s.Error = r.Status, r.Error
 	}
-	s.Attributes = append(g.Attributes(), attribute.Int("kvbench.index", r.Index),
-		attribute.Float64("kvbench.queue_time", r.Sent-r.Intended), attribute.Float64("kvbench.send_delay", r.Late()))
+	s.Attributes = append(g.Attributes(), attribute.Int("kvferry.index", r.Index),
+		attribute.Float64("kvferry.queue_time", r.Sent-r.Intended), attribute.Float64("kvferry.send_delay", r.Late()))
 	if r.Group != "" {
-		s.Attributes = append(s.Attributes, attribute.String("kvbench.group", r.Group))
+		s.Attributes = append(s.Attributes, attribute.String("kvferry.group", r.Group))
 	}
 	return s
 }

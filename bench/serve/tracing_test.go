@@ -64,7 +64,7 @@ func TestRecords(t *testing.T) {
 		t.Fatalf("%d spans", len(spans))
 	}
 	f, s := spans[0], spans[1]
-	if s.TraceID() != run.Context(0).TraceID().String() || s.ID() != run.Context(0).SpanID().String() || s.Parent() != "" || s.Service != "kvbench" ||
+	if s.TraceID() != run.Context(0).TraceID().String() || s.ID() != run.Context(0).SpanID().String() || s.Parent() != "" || s.Service != "kvferry-bench" ||
 		s.Name != "text_completion lora-1" || s.Kind.String() != "SPAN_KIND_CLIENT" || len(s.Events) != 1 || s.Status.Message != "" {
 		t.Errorf("%v", s)
 	}
@@ -76,8 +76,8 @@ func TestRecords(t *testing.T) {
 	}
 	for key, want := range map[string]any{
 		"server.address": "other", "server.port": int64(443), "gen_ai.usage.input_tokens": int64(11), "gen_ai.usage.output_tokens": int64(2),
-		"gen_ai.response.time_to_first_chunk": 0.5, "gen_ai.response.id": "r-0", "kvbench.index": int64(0), "kvbench.queue_time": 0.5, "kvbench.send_delay": 0.5,
-		"kvbench.group": "g", "error.type": nil,
+		"gen_ai.response.time_to_first_chunk": 0.5, "gen_ai.response.id": "r-0", "kvferry.index": int64(0), "kvferry.queue_time": 0.5, "kvferry.send_delay": 0.5,
+		"kvferry.group": "g", "error.type": nil,
 	} {
 		if got := s.Value(key); got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)

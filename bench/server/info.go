@@ -76,7 +76,7 @@ func Parse(body []byte) (*Info, error) {
 	}
 	var info *Info
 	if err := json.Unmarshal(answer.KVFerry, &info); err != nil {
-		return nil, fmt.Errorf("kvferry: %w: use a kvbench of the proxy's version", err)
+		return nil, fmt.Errorf("kvferry: %w: use a kvferry of the proxy's version", err)
 	}
 	if info == nil {
 		return nil, nil

@@ -1,6 +1,6 @@
 // Package serving measures what the serving path itself costs, the proxy and a node: CPU
 // time a token, inter-token latency and memory, on GPUs that cost nothing or take a fixed
-// time. It is kvbench serving.
+// time. It is kvferry lab serving.
 package serving
 
 import (

@@ -1,5 +1,5 @@
 // Package sglang sets runs that SGLang's users published beside the same runs of modelled
-// nodes: kvbench sglang.
+// nodes: kvferry reproduce sglang.
 //
 // A workload is a record that was published ("deepseek-v3"), a setting one of its runs
 // ("flashinfer/256x32": that attention backend, 256 requests, 32 at a time). runs.json has of

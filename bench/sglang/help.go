@@ -8,7 +8,7 @@ import (
 	"kvferry/bench/report"
 )
 
-// What kvbench sglang says of itself.
+// What kvferry reproduce sglang says of itself.
 const (
 	Short = "SGLang's published runs beside the same runs of modelled servers"
 
@@ -23,7 +23,7 @@ published one:
 A run is a workload and a setting, such as deepseek-v3/triton/128x16: that server, 128
 requests, 16 at a time. The requests are those of sglang.bench_serving with the record's
 flags, to the token, and the figures follow its formulas. Each server is a profile that
-ships with kvbench and was fitted to the record it stands beside; --profile has another
+ships with kvferry and was fitted to the record it stands beside; --profile has another
 in its place. Of lora-trace the record has neither arrivals nor lengths: they are rebuilt from
 its counts, or from the trace that it names, if you have that (--trace-path).
 
@@ -37,10 +37,10 @@ Below the tables stands what a record itself gets wrong or leaves open.
 Exit status: 0 all runs are sound; 1 a run is another load than its record's, or results
 could not be written; 2 bad flags; 130 interrupted (what was done is kept).`
 
-	Example = `  kvbench sglang
-  kvbench sglang --runs deepseek-v3
-  kvbench sglang --clock both --runs qwen2.5-0.5b
-  kvbench sglang --runs deepseek-v3/triton/128x16 --profile my-server.json`
+	Example = `  kvferry reproduce sglang
+  kvferry reproduce sglang --runs deepseek-v3
+  kvferry reproduce sglang --clock both --runs qwen2.5-0.5b
+  kvferry reproduce sglang --runs deepseek-v3/triton/128x16 --profile my-server.json`
 )
 
 // AddFlags adds a flag for each field that a user sets, but for Out.

@@ -20,7 +20,7 @@ func (r *Result) document() *document.Document {
 	brief := *r
 	brief.Nodes = nil // thousands, perhaps; summary.json has them
 	d := &document.Document{
-		Title: "kvbench simulate", Brief: brief,
+		Title: "kvferry sim", Brief: brief,
 		Head: []string{fmt.Sprintf("virtual time, everything modelled: %s (%s)", r.Cluster.Profile, r.Cluster.GPU), "cluster  " + r.Cluster.String(), "load     " + r.Load.String()},
 		Sections: []document.Section{{Tables: r.tables(), Plots: []document.Plot{
 			distribution("TTFT (ms), share of requests", r.TTFT, r.SLO.Limit("ttft")), distribution("TPOT (ms), share of requests", r.TPOT, r.SLO.Limit("tpot")),
@@ -45,7 +45,7 @@ func distribution(title string, h *stats.Histogram, limit float64) document.Plot
 // document returns the report of a sweep: curves over the first parameter, one for each value of the second, with
 // the best point marked.
 func (r *SweepResult) document() *document.Document {
-	d := &document.Document{Title: "kvbench simulate: sweep of " + r.names(), Verdict: "best: " + r.Why, DataName: sweepFile, Brief: r}
+	d := &document.Document{Title: "kvferry sim: sweep of " + r.names(), Verdict: "best: " + r.Why, DataName: sweepFile, Brief: r}
 	all := document.Section{Tables: []document.Table{r.table()}}
 	if len(r.Points) > 0 {
 		p := r.Points[0]

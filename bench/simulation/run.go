@@ -1,4 +1,4 @@
-// Package simulation is kvbench simulate: any cluster under any load in virtual time
+// Package simulation is kvferry sim: any cluster under any load in virtual time
 // (package sim), or a sweep over one or two of their parameters. Where the bench of the
 // published table keeps a record a request, percentiles are kept here in a fixed amount of
 // memory, as there may be millions.

@@ -55,7 +55,7 @@ var sweepable = []sweepSetter{
 	}},
 	{"prefill", "prefill=1,2,4", []string{"Prefill"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Prefill, v) }},
 	{"decode", "decode=1,2,4", []string{"Decode"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Decode, v) }},
-	{"nondisagg", "nondisagg=4,8,16", []string{"Nondisagg"}, func(_ *Sweep, s *Simulation, v string) error {
+	{"both", "both=4,8,16", []string{"Nondisagg"}, func(_ *Sweep, s *Simulation, v string) error {
 		s.Prefill, s.Decode = 0, 0
 		return setCount(&s.Nondisagg, v)
 	}},

@@ -1,4 +1,4 @@
-// Package validation is kvbench validate: how far figures that are computed in virtual time are
+// Package validation is kvferry reproduce validate: how far figures that are computed in virtual time are
 // from published ones, for every profile that ships and every published table.
 //
 //	checks ──▶ figures of a profile, beside what was published ──▶ Set: median, 90th percentile, worst

@@ -12,12 +12,12 @@ const head = `Every figure is computed in virtual time, and set beside the publi
 table and profile the median, the 90th percentile and the worst of the relative errors. Beside them stands
 what the first two may be at most, and how many figures have to be within 10 %. These limits are a
 little above what comes out today: they say that nothing got worse, not that it is good enough. CI runs
-` + "`kvbench validate`" + `, which makes this page and fails if one of them is beyond it.
+` + "`kvferry reproduce validate`" + `, which makes this page and fails if one of them is beyond it.
 
 In sample: the profile was fitted to these figures. Held back: it was fitted to another run of the same
 server, beginning with a profile that these runs had no part in. Datasheet: it was made of the
 model's config.json and the GPU's datasheet, and fitted to nothing. Anchored: so it was, and then set to give the time
-from token to token of one request alone (` + "`kvbench profile --known-itl`" + `), which was published elsewhere.`
+from token to token of one request alone (` + "`kvferry profile --known-itl`" + `), which was published elsewhere.`
 
 // titles of the tables, a sample each.
 var titles = []struct {

@@ -17,7 +17,7 @@ import (
 	"kvferry/internal/progress"
 )
 
-// What kvbench validate says of itself.
+// What kvferry reproduce validate says of itself.
 const (
 	Short = "How far modelled figures are from published ones, profile by profile"
 
@@ -31,8 +31,8 @@ report.html has plots of the errors, in sample and held back apart, and of the t
 Exit status: 0 done; 1 a set is worse than its limit, or results could not be written; 2 bad
 flags; 130 interrupted (what was done is kept).`
 
-	Example = `  kvbench validate
-  kvbench validate --fit fits     # makes the fits again (5 minutes)`
+	Example = `  kvferry reproduce validate
+  kvferry reproduce validate --fit fits     # makes the fits again (5 minutes)`
 )
 
 // Config is where the results go. Zero values take the defaults.

@@ -66,7 +66,7 @@ func TestPage(t *testing.T) {
 }
 
 // TestDatasheets: the profiles that nothing was fitted to are what package datasheet makes today, and what
-// kvbench profile says of how far they are off is what comes out.
+// kvferry profile says of how far they are off is what comes out.
 func TestDatasheets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: without -short only, as .ci/run has it")
@@ -167,7 +167,7 @@ func TestDeepSeekGPUs(t *testing.T) {
 	}
 }
 
-// server is what kvbench profile makes a profile of: a model on a GPU of the table.
+// server is what kvferry profile makes a profile of: a model on a GPU of the table.
 func server(t *testing.T, name, gpuName string) *datasheet.Server {
 	t.Helper()
 	config, err := model.Read("../../internal/model/testdata/" + name + ".json")

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GO = os.environ.get("GO") or "go"
 
 # A command of cmd/ and its name on a PATH: "proxy" would not be ours alone.
-PROGRAMS = {"kvbench": "kvbench", "kvlab": "kvlab", "proxy": "kvferry-proxy", "prefill": "kvferry-prefill", "decode": "kvferry-decode"}
+PROGRAMS = {"kvferry": "kvferry", "proxy": "kvferry-proxy", "prefill": "kvferry-prefill", "decode": "kvferry-decode"}
 NEWEST_CXX = 29  # GLIBCXX_3.4.29, of g++ 11: all systems with glibc 2.34 have it
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -54,7 +54,7 @@ Classifier: Topic :: System :: Networking
 Description-Content-Type: text/plain
 
 The transfer engine of kvferry for Python (import kvferry) and C (kvferry.h and libkvferry.so in the package's
-folder, and a plugin for NIXL), and kvferry's programs: kvbench, kvlab, kvferry-proxy, kvferry-prefill, kvferry-decode. They need glibc and
+folder, and a plugin for NIXL), and kvferry's programs: kvferry, kvferry-proxy, kvferry-prefill, kvferry-decode. They need glibc and
 nothing else; libibverbs is opened if a rail over RDMA is asked for.
 """
 
@@ -78,7 +78,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         binaries = compile_all(scratch)
-        version = pep440(subprocess.run([scratch / "kvbench", "--version"], check=True, capture_output=True, text=True).stdout.split()[1].rstrip(","))
+        version = pep440(subprocess.run([scratch / "kvferry", "--version"], check=True, capture_output=True, text=True).stdout.split()[1].rstrip(","))
         if version.startswith("0+"):
             print(f"backend.py: the version is {version}: Go finds no commit of {ROOT}, as in what is no git clone or a linked worktree, or without git", file=sys.stderr)
         tag = f"py3-none-{platform(binaries, architecture)}"

@@ -2,7 +2,7 @@
 
     python3 python/check.py WHEEL
 
-Installs it into a fresh environment, and runs there: a transfer through the binding, kvbench, and each program's --help.
+Installs it into a fresh environment, and runs there: a transfer through the binding, kvferry, and each program's --help.
 Root does that in a root directory (chroot) where there are only Python, glibc and what was installed; anybody else
 with a PATH on which Go is not, and with libibverbs if the machine has it.
 """
@@ -19,7 +19,7 @@ import sysconfig
 import tempfile
 import zipfile
 
-PROGRAMS = ("kvbench", "kvlab", "kvferry-proxy", "kvferry-prefill", "kvferry-decode")
+PROGRAMS = ("kvferry", "kvferry-proxy", "kvferry-prefill", "kvferry-decode")
 
 TRANSFER = """
 import os, kvferry
@@ -82,14 +82,14 @@ def check(wheel, root):
     said = run("python", "-c", TRANSFER)
     if chroot and "apt-get install libibverbs1" not in said:
         sys.exit(f"check.py: without libibverbs a rail over RDMA says: {said}")
-    version = run("kvbench", "--version").split()[1].rstrip(",")
+    version = run("kvferry", "--version").split()[1].rstrip(",")
     if said.splitlines()[-1] != f"kvferry {version}":
-        sys.exit(f"check.py: kvbench is of {version}, and the library says: {said}")
+        sys.exit(f"check.py: kvferry is of {version}, and the library says: {said}")
     for program in PROGRAMS:
         if f"\nUsage:\n  {program} " not in run(program, "--help"):
             sys.exit(f"check.py: {program} --help has no usage")
-    if "TTFT" not in run("kvbench", "simulate", "--num-prompts", "8", "--out", str(at / "simulate")):
-        sys.exit("check.py: kvbench simulate has no TTFT")
+    if "TTFT" not in run("kvferry", "sim", "--num-prompts", "8", "--out", str(at / "simulate")):
+        sys.exit("check.py: kvferry sim has no TTFT")
     return chroot
 
 

@@ -137,9 +137,9 @@ func TestLibrary(t *testing.T) {
 		if err != nil {
 			t.Skipf("SKIPPED: %v", err)
 		}
-		python := filepath.Join(cache, "kvferry", "vllm", "env", "bin", "python") // of kvlab vllm setup
+		python := filepath.Join(cache, "kvferry", "vllm", "env", "bin", "python") // of kvferry lab vllm setup
 		if _, err := os.Stat(python); err != nil {
-			t.Skipf("SKIPPED: no torch, which kvlab vllm setup brings: %v", err)
+			t.Skipf("SKIPPED: no torch, which kvferry lab vllm setup brings: %v", err)
 		}
 		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../bindings/python", "PYTHONDONTWRITEBYTECODE=1"}
 		out := run(t, env, python, "../../examples/gpu/ferry.py", "--device", "cpu", "--mib", "5", "--chunk-mib", "2", "--rounds", "1")

@@ -24,12 +24,13 @@ var listing = sync.OnceValues(func() ([]string, error) {
 })
 
 // only lists what the packages of some folders may import, of this module and where that is less than all below them in
-// doc.go: packages, or folders that end in "/...". The row of the nearest folder counts. A package may import its own
+// doc.go: packages, folders that end in "/...", or "..." for all. The row of the nearest folder counts. A package may import its own
 // folder's; tests, and packages of tests, may import what is below them in doc.go.
 var only = map[string][]string{
 	"proto":        {},
 	"fabric":       {},
 	"internal":     {},
+	"internal/cli": {"..."},
 	"handoff":      {"internal/config"},
 	"attempt":      {"handoff"},
 	"kvcache":      {"internal/config"},
@@ -62,7 +63,7 @@ var libraries = map[string][]string{
 	"google.golang.org/protobuf":         {"proto", "node", "proxy", "internal/otlp"},
 	"golang.org/x/sys":                   {"transport", "lab", "bench", "internal/clock", "proxy/ahead"},
 	"golang.org/x/sync":                  {"node"},
-	"golang.org/x/term":                  {"cmd"},
+	"golang.org/x/term":                  {"internal/cli"},
 	"golang.org/x/text":                  {"tokenizer"},
 	"github.com/dlclark/regexp2/v2":      {"tokenizer"},
 	"github.com/nikolalohinski/gonja/v2": {"tokenizer"},
@@ -73,8 +74,8 @@ var libraries = map[string][]string{
 	"github.com/vishvananda/netns":       {"lab/nics"},
 	"github.com/prometheus":              {"proxy", "bench/observe"},
 	"go.opentelemetry.io":                {"internal/otlp", "proxy/tracing", "bench/serve"},
-	"github.com/spf13/cobra":             {"cmd", "internal/cli"},
-	"github.com/spf13/pflag":             {"cmd", "internal/cli", "daemon", "bench"},
+	"github.com/spf13/cobra":             {"internal/cli"},
+	"github.com/spf13/pflag":             {"internal/cli", "daemon", "bench"},
 	"github.com/schollz/progressbar/v3":  {"internal/progress"},
 	"gonum.org/v1/plot":                  {"bench"},
 	"go.yaml.in/yaml/v3":                 {"bench/matrix"},
@@ -106,7 +107,7 @@ func mayImport(s source, pkg string) string {
 		return ""
 	}
 	for _, a := range allowed {
-		if root, all := strings.CutSuffix(a, "/..."); pkg == a || all && under(pkg, root) {
+		if root, all := strings.CutSuffix(a, "/..."); a == "..." || pkg == a || all && under(pkg, root) {
 			return ""
 		}
 	}

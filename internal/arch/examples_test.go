@@ -16,7 +16,7 @@ import (
 )
 
 // TestExamples: each folder of examples/ says what it does, needs and gives. Command lines
-// that begin with go run ./cmd/kvbench are run, and what is pasted below one is in what it
+// that begin with go run ./cmd/kvferry are run, and what is pasted below one is in what it
 // prints: they compute in virtual time, or read a file.
 func TestExamples(t *testing.T) {
 	t.Parallel()
@@ -49,15 +49,15 @@ func TestExamples(t *testing.T) {
 		said := "" // by the last command
 		for line := range strings.Lines(string(text)) {
 			line, isCode := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    ")
-			command, isCommand := strings.CutPrefix(line, "go run ./cmd/kvbench ")
+			command, isCommand := strings.CutPrefix(line, "go run ./cmd/kvferry ")
 			switch {
 			case !isCode:
 			case isCommand:
 				args := strings.Fields(command)
-				if args[0] != "topo" && args[0] != "profile" { // these write no folder
+				if args[0] != "rail" && args[0] != "profile" { // these write no folder
 					args = append(args, "--out", t.TempDir())
 				}
-				out, err := exec.Command(filepath.Join(dir, "kvbench"), args...).CombinedOutput()
+				out, err := exec.Command(filepath.Join(dir, "kvferry"), args...).CombinedOutput()
 				if err != nil {
 					t.Errorf("%s: %s: %v: %s", page, line, err, out)
 				}
@@ -73,7 +73,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestExampleMatrix runs the example of kvbench matrix that needs nothing but this tree's
+// TestExampleMatrix runs the example of kvferry lab matrix that needs nothing but this tree's
 // programs: two clusters and two loads.
 func TestExampleMatrix(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestExampleMatrix(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := t.TempDir()
-	out, err := exec.Command(filepath.Join(dir, "kvbench"), "matrix", "examples/matrix/two-handoffs.yaml", "--out", to).CombinedOutput()
+	out, err := exec.Command(filepath.Join(dir, "kvferry"), "lab", "matrix", "examples/matrix/two-handoffs.yaml", "--out", to).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -116,16 +116,16 @@ func TestVirtualFigures(t *testing.T) {
 	}
 	page := strings.ReplaceAll(string(text), "\\\n", " ")
 	printed := map[string]bool{}
-	for _, command := range []string{"mooncake --clock virtual", "simulate --request-rate 16 "} {
-		_, line, found := strings.Cut(page, "kvbench "+command)
+	for _, command := range []string{"reproduce mooncake --clock virtual", "sim --request-rate 16 "} {
+		_, line, found := strings.Cut(page, "kvferry "+command)
 		if !found {
-			t.Fatalf("the page has no kvbench %s", command)
+			t.Fatalf("the page has no kvferry %s", command)
 		}
 		line, _, _ = strings.Cut(line, "\n")
 		args := strings.Fields(command + line + " --out " + t.TempDir())
-		out, err := exec.Command(filepath.Join(dir, "kvbench"), args...).CombinedOutput()
+		out, err := exec.Command(filepath.Join(dir, "kvferry"), args...).CombinedOutput()
 		if err != nil {
-			t.Fatalf("kvbench %s: %v: %s", args, err, out)
+			t.Fatalf("kvferry %s: %v: %s", args, err, out)
 		}
 		for line := range strings.Lines(string(out)) {
 			printed[strings.TrimSpace(line)] = true

@@ -17,7 +17,7 @@ var (
 )
 
 // TestGlibcOnly: programs need glibc and nothing else. In a root directory that has only that, not
-// even /proc, a daemon says what its flags are, and kvbench moves bytes over TCP. A rail over RDMA
+// even /proc, a daemon says what its flags are, and kvferry moves bytes over TCP. A rail over RDMA
 // says what it lacks.
 func TestGlibcOnly(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestGlibcOnly(t *testing.T) {
 		}
 	}
 
-	server := bare("/kvbench", "transfer", "--rail", "127.0.0.1:0", "--server", "--once", "--listen", "127.0.0.1:0", "--segment", "4m")
+	server := bare("/kvferry", "rail", "bench", "--rail", "127.0.0.1:0", "--server", "--once", "--listen", "127.0.0.1:0", "--segment", "4m")
 	stdout, err := server.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -71,20 +71,20 @@ func TestGlibcOnly(t *testing.T) {
 	if !found {
 		t.Fatalf("%q, %v: %s", line, server.Wait(), &log)
 	}
-	client := bare("/kvbench", "transfer", "--rail", "127.0.0.1:0", "--segment", "4m", "--block", "64k", "--iters", "8", "--check", strings.Fields(at)[0])
+	client := bare("/kvferry", "rail", "bench", "--rail", "127.0.0.1:0", "--segment", "4m", "--block", "64k", "--iters", "8", "--check", strings.Fields(at)[0])
 	out, err := client.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "write") {
-		t.Errorf("kvbench transfer: %v: %s", err, out)
+		t.Errorf("kvferry rail bench: %v: %s", err, out)
 	}
 	if err := server.Wait(); err != nil {
-		t.Errorf("kvbench transfer --server: %v: %s", err, &log)
+		t.Errorf("kvferry rail bench --server: %v: %s", err, &log)
 	}
 
 	lacks := "apt-get install libibverbs1"
 	if out, err := exec.Command("go", "env", "CGO_ENABLED").Output(); err != nil || strings.TrimSpace(string(out)) != "1" {
 		lacks = "CGO_ENABLED=1"
 	}
-	out, err = bare("/kvbench", "transfer", "--rail", "rdma/mlx5_0", "--server").CombinedOutput()
+	out, err = bare("/kvferry", "rail", "bench", "--rail", "rdma/mlx5_0", "--server").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "rdma/mlx5_0") || !strings.Contains(string(out), lacks) {
 		t.Errorf("a rail over RDMA: %v, want %q: %s", err, lacks, out)
 	}

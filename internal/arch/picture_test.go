@@ -25,11 +25,11 @@ var pictures = []struct {
 	name, page, command string
 	titles              []string
 }{
-	{"mooncake-1024.svg", "README.md", "go run ./cmd/kvbench mooncake --clock virtual --rows 1024/q2", []string{"Mean TTFT (ms)", "Mean TPOT (ms)"}},
+	{"mooncake-1024.svg", "README.md", "go run ./cmd/kvferry reproduce mooncake --clock virtual --rows 1024/q2", []string{"Mean TTFT (ms)", "Mean TPOT (ms)"}},
 	{"lora-placement.svg", "docs/placement.md", loraCommand, []string{"Mean E2EL (ms)", "P99 E2EL (ms)"}},
 }
 
-const loraCommand = `kvbench simulate --profile sglang-lora-trace --nondisagg 4 $(printf ' --lora-name lora-%d=128' $(seq 0 31)) \
+const loraCommand = `kvferry sim --profile sglang-lora-trace --both 4 $(printf ' --lora-name lora-%d=128' $(seq 0 31)) \
         --lora-request-distribution zipf --lora-zipf-alpha 1 --max-cpu-loras 8 --num-prompts 4000 \
         --random-input-len 400 --random-output-len 100 --random-range-ratio 0.9 --goodput e2el:10000 \
         --sweep rate=4,8,12,16,20 --sweep placement=least-loaded,static,adapter-affinity,dlora`

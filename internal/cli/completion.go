@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Values tells a shell's completion (kvbench completion --help) what flags take: a name for
+// Values tells a shell's completion (kvferry completion --help) what flags take: a name for
 // each, without the dashes, and its values. A flag with a comma in what is typed is a list,
 // and a value that ends in "/" or "=" goes on. Flags that the command does not have are left
 // out, so that commands can share a table.

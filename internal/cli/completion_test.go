@@ -1,10 +1,8 @@
-package cli_test
+package cli
 
 import (
 	"strings"
 	"testing"
-
-	"kvferry/internal/cli"
 )
 
 // TestCompletion: a shell that asks is told commands, flags and values, also of a program
@@ -24,7 +22,7 @@ func TestCompletion(t *testing.T) {
 	} {
 		p := workbench(nil)
 		for _, c := range p.Root.Commands() {
-			cli.Values(c, map[string][]string{"out": {"here", "hear", "there/"}, "not-its-own": {"x"}})
+			Values(c, map[string][]string{"out": {"here", "hear", "there/"}, "not-its-own": {"x"}})
 		}
 		code, stdout, _ := execute(t.Context(), p, append([]string{"__complete"}, strings.Split(typed, " ")...)...)
 		var got []string

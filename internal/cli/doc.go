@@ -1,14 +1,15 @@
-// Package cli is what the command lines of all programs have in common: signals, exit
-// statuses, --version, errors that name a flag and what would do, and what a zero means.
+// Package cli turns command lines into configurations and runs them: [Main] is kvferry, and
+// [Proxy] and [Node] are its daemons as programs of their own. A file here has one command, or
+// flags that several commands share.
 //
-// A program describes itself with cobra and gives its root command to [Program]. Its
-// subcommands turn flags into a configuration and run it:
+// A [Program] gives its commands signals, exit statuses, --version and errors that name a flag
+// and what would do. A command turns its flags into a configuration and runs it:
 //
 //	names := map[string]string{"Rails": "--rail", "Server": "HOST"}
 //	var bad config.Faults
 //	cfg.Block, err = parseSize(text)
 //	bad.Check("--block", err)
-//	if err := cli.Check(bad, cfg.Validate(), names); err != nil {
+//	if err := Check(bad, cfg.Validate(), names); err != nil {
 //		return err // exit 2
 //	}
 //	return config.Named(run(ctx, cfg), names)

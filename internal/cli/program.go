@@ -28,11 +28,10 @@ const (
 // A Program is a root command and what is its own about running it.
 type Program struct {
 	Root *cobra.Command
-	// Failed is the exit status of what fails at run time. Default ExitFailed.
-	Failed int
-	// Kept says what is left of a run that was interrupted, in a few words without a full
-	// stop. It gets the error that the run ended with. Default nothing is said.
-	Kept func(error) string
+	// Kept says what is left of a run of cmd that was interrupted, in a few words without a
+	// full stop. It gets the error that the run ended with. Nothing is said if it returns "".
+	// Default nothing is said.
+	Kept func(cmd *cobra.Command, err error) string
 	// Args rewrites the arguments before they are read. Default they are as they were given.
 	Args func([]string) []string
 }
@@ -83,7 +82,6 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	}
 	// cobra would print its own words and all flags, which hides what was wrong.
 	root.SilenceUsage, root.SilenceErrors = true, true
-	root.CompletionOptions.HiddenDefaultCmd = true
 	prepare(root, version.Line(root.Name()))
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
@@ -105,7 +103,9 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		line := root.Name() + ": interrupted"
 		if p.Kept != nil {
-			line += "; " + p.Kept(err)
+			if left := p.Kept(cmd, err); left != "" {
+				line += "; " + left
+			}
 		}
 		fmt.Fprintln(stderr, line)
 		return ExitInterrupted
@@ -122,14 +122,14 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		return status.Code
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
-	if p.Failed != 0 {
-		return p.Failed
-	}
 	return ExitFailed
 }
 
+// Help lists commands in the order in which they were added.
+func init() { cobra.EnableCommandSorting = false }
+
 // prepare gives a command and those below it --version, of the program: cobra gives it to
-// the root alone, and "kvbench topo --version" would be an unknown flag. Help lists flags in the
+// the root alone, and "kvferry rail topo --version" would be an unknown flag. Help lists flags in the
 // order in which they were added.
 func prepare(cmd *cobra.Command, line string) {
 	cmd.Version, cmd.Flags().SortFlags = line, false
@@ -140,8 +140,8 @@ func prepare(cmd *cobra.Command, line string) {
 
 // unknownCommand is what is wrong with the name of a subcommand.
 func unknownCommand(root *cobra.Command, args []string) error {
-	_, rest, err := root.Find(args)
-	if err == nil || !root.HasSubCommands() {
+	cmd, rest, err := root.Find(args)
+	if err == nil && (cmd == root || cmd.Runnable()) || !root.HasSubCommands() {
 		return nil
 	}
 	name := ""
@@ -154,7 +154,10 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	case "help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return nil // cobra's own, which it adds as it executes
 	}
-	return invalid("COMMAND", noSuchCommand(root, name))
+	if err == nil && name == "" { // a group of commands, such as kvferry rail: cobra prints its help
+		return nil
+	}
+	return invalid("COMMAND", noSuchCommand(cmd, name))
 }
 
 // noSuchCommand says which subcommands there are.
@@ -169,11 +172,29 @@ func noSuchCommand(cmd *cobra.Command, name string) error {
 	if name == "" {
 		return fmt.Errorf("write the command before its flags: %s", fix)
 	}
-	// 2 is cobra's own default, which it sets only where it makes the suggestions itself.
-	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
-		fix = "is it " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
+	if like := suggestions(cmd, name); len(like) > 0 {
+		fix = "is it " + strings.Join(like, " or ") + "?"
 	}
 	return fmt.Errorf("%q: %s has no such command: %s", name, cmd.CommandPath(), fix)
+}
+
+// suggestions returns the commands of cmd whose names are like name, or if there are none
+// the commands further below, with their whole paths: kvferry mooncake is kvferry reproduce
+// mooncake.
+func suggestions(cmd *cobra.Command, name string) (like []string) {
+	cmd.SuggestionsMinimumDistance = 2 // cobra's default, which it sets only where it makes suggestions itself
+	if like = cmd.SuggestionsFor(name); len(like) > 0 {
+		return like
+	}
+	for _, c := range cmd.Commands() {
+		for _, below := range suggestions(c, name) {
+			if !strings.HasPrefix(below, c.CommandPath()) {
+				below = c.CommandPath() + " " + below
+			}
+			like = append(like, below)
+		}
+	}
+	return like
 }
 
 // invalid is one fault of a command line.

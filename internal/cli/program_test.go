@@ -1,4 +1,4 @@
-package cli_test
+package cli
 
 import (
 	"bytes"
@@ -10,15 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/internal/cli"
 	"kvferry/internal/config"
 )
 
 // workbench is a program with two commands: run, which returns err, and wait, which takes
 // a HOST and waits for the end of its context.
-func workbench(err error) cli.Program {
+func workbench(err error) Program {
 	root := &cobra.Command{Use: "bench"}
-	run := &cobra.Command{Use: "run", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error { return err }}
+	run := &cobra.Command{Use: "run", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return err }}
 	fs := run.Flags()
 	fs.Int("depth", 4, "")
 	fs.Int64("size", 0, "")
@@ -30,17 +29,17 @@ func workbench(err error) cli.Program {
 	fs.String("out", "", "")
 	fs.StringArray("fault", nil, "")
 	fs.Duration("pause", time.Second, "")
-	cli.Needs(fs, map[string]string{"pause": "check"}, "fault")
-	cli.Positive(fs, "depth", "size", "rate", "timeout")
-	wait := &cobra.Command{Use: "wait", Args: cli.AtMostOne("HOST"), RunE: func(cmd *cobra.Command, _ []string) error {
+	Needs(fs, map[string]string{"pause": "check"}, "fault")
+	Positive(fs, "depth", "size", "rate", "timeout")
+	wait := &cobra.Command{Use: "wait", Args: AtMostOne("HOST"), RunE: func(cmd *cobra.Command, _ []string) error {
 		<-cmd.Context().Done()
 		return context.Cause(cmd.Context())
 	}}
 	root.AddCommand(run, wait)
-	return cli.Program{Root: root, Kept: func(error) string { return "half of it is kept" }}
+	return Program{Root: root, Kept: func(*cobra.Command, error) string { return "half of it is kept" }}
 }
 
-func execute(ctx context.Context, p cli.Program, args ...string) (code int, stdout, stderr string) {
+func execute(ctx context.Context, p Program, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = p.Run(ctx, args, &out, &errs)
 	return code, out.String(), errs.String()
@@ -79,8 +78,8 @@ func TestUsage(t *testing.T) {
 		"run --depth 0 --out= --warmup -1s": "--depth: 0: use more than 0, or leave it out for 4\nbench: --out: none given: give it a value, or leave it out\nbench: --warmup: -1s",
 	} {
 		code, stdout, stderr := execute(t.Context(), workbench(errors.New("it ran")), strings.Fields(args)...)
-		if code != cli.ExitUsage || stdout != "" || !strings.HasPrefix(stderr, "bench: "+want) || !strings.Contains(stderr, "--help' for the flags and examples.\n") {
-			t.Errorf("%s: exit %d, want %d and %q: %s%s", args, code, cli.ExitUsage, want, stdout, stderr)
+		if code != ExitUsage || stdout != "" || !strings.HasPrefix(stderr, "bench: "+want) || !strings.Contains(stderr, "--help' for the flags and examples.\n") {
+			t.Errorf("%s: exit %d, want %d and %q: %s%s", args, code, ExitUsage, want, stdout, stderr)
 		}
 		for _, word := range []string{"strconv", "parsing", "unmarshal", "invalid argument", "time: "} {
 			if strings.Contains(stderr, word) {
@@ -96,7 +95,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", with, code, stderr)
 		}
 	}
-	if code, _, stderr := execute(t.Context(), workbench(nil), "wait", ""); code != cli.ExitUsage || !strings.HasPrefix(stderr, "bench: HOST: none given") {
+	if code, _, stderr := execute(t.Context(), workbench(nil), "wait", ""); code != ExitUsage || !strings.HasPrefix(stderr, "bench: HOST: none given") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
@@ -111,25 +110,27 @@ func TestStatus(t *testing.T) {
 		want string
 	}{
 		{nil, 0, ""},
-		{errors.New("the disk is full"), cli.ExitFailed, "bench: the disk is full\n"},
-		{fault.Err(""), cli.ExitUsage, "bench: --depth: 3: too deep\nRun 'bench run --help' for the flags and examples.\n"},
-		{fault[0], cli.ExitFailed, "bench: --depth: 3: too deep\n"},
-		{&cli.Status{Code: 7}, 7, ""},
-		{&cli.Status{Code: 125, Err: errors.New("no lab")}, 125, "bench: no lab\n"},
-		{context.Canceled, cli.ExitFailed, "bench: context canceled\n"}, // nobody has interrupted it
+		{errors.New("the disk is full"), ExitFailed, "bench: the disk is full\n"},
+		{fault.Err(""), ExitUsage, "bench: --depth: 3: too deep\nRun 'bench run --help' for the flags and examples.\n"},
+		{fault[0], ExitFailed, "bench: --depth: 3: too deep\n"},
+		{&Status{Code: 7}, 7, ""},
+		{&Status{Code: 125, Err: errors.New("no lab")}, 125, "bench: no lab\n"},
+		{context.Canceled, ExitFailed, "bench: context canceled\n"}, // nobody has interrupted it
 	} {
 		if code, _, stderr := execute(t.Context(), workbench(c.err), "run"); code != c.code || stderr != c.want {
 			t.Errorf("%v: exit %d, want %d: %s", c.err, code, c.code, stderr)
 		}
 	}
 	p := workbench(errors.New("no lab"))
-	p.Failed = 125
+	for _, c := range p.Root.Commands() {
+		ownStatus(c)
+	}
 	if code, _, _ := execute(t.Context(), p, "run"); code != 125 {
 		t.Errorf("exit %d", code)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if code, _, stderr := execute(ctx, workbench(nil), "wait"); code != cli.ExitInterrupted || stderr != "bench: interrupted; half of it is kept\n" {
+	if code, _, stderr := execute(ctx, workbench(nil), "wait"); code != ExitInterrupted || stderr != "bench: interrupted; half of it is kept\n" {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
@@ -149,11 +150,11 @@ func TestCheck(t *testing.T) {
 	flags.Check("--block", errors.New(`"x": write a size`))
 	fields.Add("Blocks", 0, "use 1 or more")
 	fields.Add("Rails", nil, "name one")
-	err := cli.Check(flags, fields.Err("transfer.Config"), map[string]string{"Blocks": "--block", "Rails": "--rail"})
+	err := Check(flags, fields.Err("transfer.Config"), map[string]string{"Blocks": "--block", "Rails": "--rail"})
 	if want := "--block: \"x\": write a size\n--rail: none given: name one"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if err := cli.Check(nil, nil, nil); err != nil {
+	if err := Check(nil, nil, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,16 +1,14 @@
-package cli_test
+package cli
 
 import (
 	"slices"
 	"strings"
 	"testing"
-
-	"kvferry/internal/cli"
 )
 
-// TestSpread: a flag that takes several values after one name becomes a flag for each, one whose
+// TestSpreadRewrites: a flag that takes several values after one name becomes a flag for each, one whose
 // value may be left out takes one at most, and nothing else is changed.
-func TestSpread(t *testing.T) {
+func TestSpreadRewrites(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--names a b --out c d", "--names=a --names=b --out c d"},
 		{"--names=a b,c d", "--names=a --names=b,c --names=d"},
@@ -24,7 +22,7 @@ func TestSpread(t *testing.T) {
 		{"--find", "--find"},
 		{"", ""},
 	} {
-		if got := cli.Spread(strings.Fields(c.args), []string{"names", "names-too"}, []string{"find"}); !slices.Equal(got, strings.Fields(c.want)) {
+		if got := Spread(strings.Fields(c.args), []string{"names", "names-too"}, []string{"find"}); !slices.Equal(got, strings.Fields(c.want)) {
 			t.Errorf("%s\n got %s\nwant %s", c.args, strings.Join(got, " "), c.want)
 		}
 	}

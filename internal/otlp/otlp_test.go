@@ -46,12 +46,12 @@ func deadline(t testing.TB) context.Context {
 // TestSpans: a span arrives as it was said: ids, times, kind, attributes, events, error.
 func TestSpans(t *testing.T) {
 	c := otlptest.New(t)
-	e := open(t, otlp.Config{Endpoint: strings.TrimSuffix(c.URL, "/v1/traces"), Service: "kvbench"})
+	e := open(t, otlp.Config{Endpoint: strings.TrimSuffix(c.URL, "/v1/traces"), Service: "kvferry"})
 	root := otlp.Child(trace.SpanContext{})
 	g := otlp.Generation{Model: "m", Provider: "openai", Address: "h", Port: 80, MaxTokens: 9, Streams: true, InputTokens: 5, OutputTokens: 7, CachedTokens: 2, Finish: "length", FirstChunk: 0.5}
 	parent := otlp.Span{
 		Context: root, Name: g.Name(), Kind: trace.SpanKindClient, Start: time.Unix(1000, 5), End: time.Unix(1001, 6),
-		Attributes: append(g.Attributes(), attribute.Int("kvbench.index", 3)), Events: []otlp.Event{{Name: "first token", At: time.Unix(1000, 9)}},
+		Attributes: append(g.Attributes(), attribute.Int("kvferry.index", 3)), Events: []otlp.Event{{Name: "first token", At: time.Unix(1000, 9)}},
 	}
 	child := otlp.Span{Context: otlp.Child(root), Parent: root, Name: "queue", Kind: trace.SpanKindInternal, Start: time.Unix(1000, 5), End: time.Unix(1000, 6), Error: "lost"}
 	e.Export(parent, child)
@@ -63,7 +63,7 @@ func TestSpans(t *testing.T) {
 		t.Fatalf("%d spans", len(spans))
 	}
 	p, q := spans[0], spans[1]
-	if p.TraceID() != root.TraceID().String() || p.ID() != root.SpanID().String() || p.Parent() != "" || p.Service != "kvbench" ||
+	if p.TraceID() != root.TraceID().String() || p.ID() != root.SpanID().String() || p.Parent() != "" || p.Service != "kvferry" ||
 		p.StartTimeUnixNano != 1000e9+5 || p.EndTimeUnixNano != 1001e9+6 || p.Name != "text_completion m" || p.Kind.String() != "SPAN_KIND_CLIENT" ||
 		len(p.Events) != 1 || p.Events[0].Name != "first token" || p.Events[0].TimeUnixNano != 1000e9+9 || p.Status.Message != "" {
 		t.Errorf("%v", p)
@@ -71,7 +71,7 @@ func TestSpans(t *testing.T) {
 	for key, want := range map[string]any{
 		"gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "openai", "gen_ai.request.model": "m", "server.address": "h", "server.port": int64(80),
 		"gen_ai.request.max_tokens": int64(9), "gen_ai.request.stream": true, "gen_ai.usage.input_tokens": int64(5), "gen_ai.usage.output_tokens": int64(7),
-		"gen_ai.usage.cache_read.input_tokens": int64(2), "gen_ai.response.time_to_first_chunk": 0.5, "kvbench.index": int64(3), "error.type": nil,
+		"gen_ai.usage.cache_read.input_tokens": int64(2), "gen_ai.response.time_to_first_chunk": 0.5, "kvferry.index": int64(3), "error.type": nil,
 	} {
 		if got := p.Value(key); got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)

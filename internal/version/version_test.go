@@ -32,7 +32,7 @@ func TestLine(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want+platform)
 		}
 	}
-	if !strings.HasPrefix(Line("kvlab"), "kvlab "+String()) {
-		t.Errorf("%s, %s", Line("kvlab"), String())
+	if !strings.HasPrefix(Line("kvferry"), "kvferry "+String()) {
+		t.Errorf("%s, %s", Line("kvferry"), String())
 	}
 }

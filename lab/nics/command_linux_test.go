@@ -44,11 +44,11 @@ func has(t *testing.T, text string, want ...string) {
 func TestHost(t *testing.T) {
 	dir := t.TempDir()
 	r, out, err := run(t, Config{Rates: []int64{1e9, 5e8}, Out: dir, Env: []string{"GREETING=it's $HOME"}}, `
-		echo "$GREETING" | tee "$KVLAB_OUT/greeting"; echo oops >/dev/stderr
+		echo "$GREETING" | tee "$KVFERRY_LAB_OUT/greeting"; echo oops >/dev/stderr
 		echo "$(uname -n) $(cat /proc/sys/kernel/hostname) $$ $(cat /proc/1/comm) $(ls -m /sys/class/net)"
 		[ -d "/proc/self/fd" ] || echo no proc
 		cat /sys/class/net/eth1/mtu
-		[ "$KVLAB_HOST" = 1 ] || exit 3`)
+		[ "$KVFERRY_LAB_HOST" = 1 ] || exit 3`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestHost(t *testing.T) {
 // TestEnds: exit statuses, signals, hosts that are stopped, time that runs out.
 func TestEnds(t *testing.T) {
 	t.Run("signal", func(t *testing.T) {
-		r, out, err := run(t, Config{}, `[ $KVLAB_HOST = 1 ] || exit 0; kill -9 $$`)
+		r, out, err := run(t, Config{}, `[ $KVFERRY_LAB_HOST = 1 ] || exit 0; kill -9 $$`)
 		if err != nil || r.ExitCode() != 137 {
 			t.Errorf("%+v, %v\n%s", r, err, out)
 		}
@@ -74,8 +74,8 @@ func TestEnds(t *testing.T) {
 		// What host 2 has started in the background is stopped too. The hosts share the
 		// machine's files.
 		r, out, err := run(t, Config{Until: 1, Env: []string{"TRAPPED=" + filepath.Join(t.TempDir(), "trapped")}}, `
-			[ $KVLAB_HOST = 1 ] && { until [ -e $TRAPPED ]; do sleep 0.02; done; exit 7; }
-			trap 'echo stopped; exit 5' TERM; echo "memory: $(ls $KVLAB_OUT)"; sleep 1000 & touch $TRAPPED; wait`)
+			[ $KVFERRY_LAB_HOST = 1 ] && { until [ -e $TRAPPED ]; do sleep 0.02; done; exit 7; }
+			trap 'echo stopped; exit 5' TERM; echo "memory: $(ls $KVFERRY_LAB_OUT)"; sleep 1000 & touch $TRAPPED; wait`)
 		if err != nil || r.ExitCode() != 7 || !r.Hosts[1].Stopped || r.Hosts[1].ExitCode != 5 {
 			t.Errorf("%+v, %v\n%s", r, err, out)
 		}
@@ -84,7 +84,7 @@ func TestEnds(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		// How long a busy machine takes to get that far is not known.
 		for limit := 300 * time.Millisecond; ; limit *= 2 {
-			_, _, err := run(t, Config{Timeout: limit}, `[ $KVLAB_HOST = 1 ] || exec sleep 1000`)
+			_, _, err := run(t, Config{Timeout: limit}, `[ $KVFERRY_LAB_HOST = 1 ] || exec sleep 1000`)
 			if !errors.Is(err, lab.ErrTimeout) {
 				t.Fatal(err)
 			}
@@ -98,8 +98,8 @@ func TestEnds(t *testing.T) {
 	})
 	t.Run("host gone", func(t *testing.T) {
 		r, out, err := run(t, Config{Faults: []lab.Fault{{After: "READY", Action: lab.Kill, Host: 2}}}, `
-			[ $KVLAB_HOST = 1 ] || { echo READY; exec sleep 1000; }
-			while [ -z "$(cat $KVLAB_OUT/faults.jsonl)" ]; do sleep 0.05; done; exit 4`)
+			[ $KVFERRY_LAB_HOST = 1 ] || { echo READY; exec sleep 1000; }
+			while [ -z "$(cat $KVFERRY_LAB_OUT/faults.jsonl)" ]; do sleep 0.05; done; exit 4`)
 		if err != nil || r.ExitCode() != 4 || !r.Hosts[1].Killed || r.Hosts[1].ExitCode != 137 {
 			t.Errorf("%+v, %v\n%s", r, err, out)
 		}
@@ -118,7 +118,7 @@ func TestJournal(t *testing.T) {
 	}
 	began := time.Now()
 	r, out, err := run(t, Config{Faults: faults, Out: dir}, `
-		[ $KVLAB_HOST = 1 ] || exit 0
+		[ $KVFERRY_LAB_HOST = 1 ] || exit 0
 		until [ "$(cat /sys/class/net/eth0/carrier)" = 0 ]; do sleep 0.02; done
 		echo CUT; [ "$(cat /sys/class/net/eth0/flags)" = 0x1003 ] || exit 8
 		until [ "$(cat /sys/class/net/eth0/carrier)" = 1 ]; do sleep 0.02; done`)

@@ -27,18 +27,18 @@ var Actions = append([]lab.Action{lab.Kill, lab.LinkDown, lab.LinkUp, lab.SetRat
 //
 // A command finds in its environment, besides what this process has in its own,
 //
-//	KVLAB_HOST, KVLAB_HOSTS   its host, 1 or 2, and that there are 2
-//	KVLAB_NICS                links between them
-//	KVLAB_ADDR_0, ...         address of its own NIC 0, 10.77.0.1 on host 1
-//	KVLAB_NIC_0, ...          name of its own NIC 0, eth0
-//	KVLAB_RATE_0, ...         what link 0 is shaped to at the start, in bits a second
-//	KVLAB_PEER_2_0, ...       address of host 2's NIC 0, on host 1
-//	KVLAB_PEER                address of the other's NIC 0
-//	KVLAB_MGMT                address of its own management NIC, 10.78.0.1 on host 1
-//	KVLAB_MGMT_PEER           address of the other's
-//	KVLAB_OUT                 folder of this host, see Out
+//	KVFERRY_LAB_HOST, KVFERRY_LAB_HOSTS   its host, 1 or 2, and that there are 2
+//	KVFERRY_LAB_NICS                links between them
+//	KVFERRY_LAB_ADDR_0, ...         address of its own NIC 0, 10.77.0.1 on host 1
+//	KVFERRY_LAB_NIC_0, ...          name of its own NIC 0, eth0
+//	KVFERRY_LAB_RATE_0, ...         what link 0 is shaped to at the start, in bits a second
+//	KVFERRY_LAB_PEER_2_0, ...       address of host 2's NIC 0, on host 1
+//	KVFERRY_LAB_PEER                address of the other's NIC 0
+//	KVFERRY_LAB_MGMT                address of its own management NIC, 10.78.0.1 on host 1
+//	KVFERRY_LAB_MGMT_PEER           address of the other's
+//	KVFERRY_LAB_OUT                 folder of this host, see Out
 //
-// All but KVLAB_RATE and KVLAB_MGMT mean what they mean in a RoCE lab. Link k is the
+// All but KVFERRY_LAB_RATE and KVFERRY_LAB_MGMT mean what they mean in a RoCE lab. Link k is the
 // network 10.77.k.0/24; see SharedSubnet for another plan.
 type Config struct {
 	Rates []int64 // bits a second of each link; at least one
@@ -89,7 +89,7 @@ type Config struct {
 	Timeout time.Duration // of all, from Start on; default 5 min
 	Faults  []lab.Fault
 
-	// Out is a folder here: KVLAB_OUT of host 1 is Out/host1. Without it, KVLAB_OUT
+	// Out is a folder here: KVFERRY_LAB_OUT of host 1 is Out/host1. Without it, KVFERRY_LAB_OUT
 	// is in memory and gone with the lab. The lab writes faults.jsonl into both
 	// hosts', a [Record] for each fault.
 	Out string

@@ -39,7 +39,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Timeout = -1 }, []string{"Timeout"}},
 		{func(c *Config) { c.Command = []string{"/no/such"} }, []string{`Command: "/no/such": it cannot be run: `}},
 		{func(c *Config) { c.Command = []string{"true", "\x00"} }, []string{`Command: "\x00": it has a zero byte`}},
-		{func(c *Config) { c.Env = []string{"A=\x00", "KVLAB_HOST=1", "x"} }, []string{`Env[0]: "A=\x00": it has a zero byte`, `Env[1]: "KVLAB_HOST=1": the lab`, `Env[2]: "x": write`}},
+		{func(c *Config) { c.Env = []string{"A=\x00", "KVFERRY_LAB_HOST=1", "x"} }, []string{`Env[0]: "A=\x00": it has a zero byte`, `Env[1]: "KVFERRY_LAB_HOST=1": the lab`, `Env[2]: "x": write`}},
 		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.LinkDown, Host: 1, NIC: 2}} }, []string{`Faults[0]: "0s:link-down:1:2": `, "NIC is 2: use 0 to 1"}},
 		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.Kill, Host: 3}} }, []string{"host is 3: use 1 to 2"}},
 		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.SetRate, Host: 1}} }, []string{"rate is 0 bit/s"}},
@@ -86,14 +86,14 @@ func TestParse(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	t.Setenv("KVLAB_PEER_7_7", "of a lab around this one")
+	t.Setenv("KVFERRY_LAB_PEER_7_7", "of a lab around this one")
 	t.Setenv("KVFERRY_TEST", "inherited")
 	cfg := Config{Rates: []int64{2e9, 5e8}, Env: []string{"A=it's"}}
 	for host, want := range map[int][]string{
-		1: {"KVLAB_HOST=1", "KVLAB_ADDR_1=10.77.1.1", "KVLAB_PEER=10.77.0.2", "KVLAB_PEER_2_1=10.77.1.2", "KVLAB_MGMT=10.78.0.1", "KVLAB_MGMT_PEER=10.78.0.2"},
+		1: {"KVFERRY_LAB_HOST=1", "KVFERRY_LAB_ADDR_1=10.77.1.1", "KVFERRY_LAB_PEER=10.77.0.2", "KVFERRY_LAB_PEER_2_1=10.77.1.2", "KVFERRY_LAB_MGMT=10.78.0.1", "KVFERRY_LAB_MGMT_PEER=10.78.0.2"},
 		2: {
-			"KVLAB_HOST=2", "KVLAB_HOSTS=2", "KVLAB_NICS=2", "KVLAB_OUT=/o", "KVLAB_ADDR_0=10.77.0.2", "KVLAB_NIC_1=eth1",
-			"KVLAB_RATE_1=500000000", "KVLAB_PEER_1_0=10.77.0.1", "KVFERRY_TEST=inherited", "A=it's",
+			"KVFERRY_LAB_HOST=2", "KVFERRY_LAB_HOSTS=2", "KVFERRY_LAB_NICS=2", "KVFERRY_LAB_OUT=/o", "KVFERRY_LAB_ADDR_0=10.77.0.2", "KVFERRY_LAB_NIC_1=eth1",
+			"KVFERRY_LAB_RATE_1=500000000", "KVFERRY_LAB_PEER_1_0=10.77.0.1", "KVFERRY_TEST=inherited", "A=it's",
 		},
 	} {
 		env := cfg.environment(host, "/o")
@@ -103,13 +103,13 @@ func TestEnvironment(t *testing.T) {
 			}
 		}
 		for _, kv := range env {
-			if strings.HasPrefix(kv, "KVLAB_PEER_7") {
+			if strings.HasPrefix(kv, "KVFERRY_LAB_PEER_7") {
 				t.Errorf("host %d: %s", host, kv)
 			}
 		}
 	}
 	cfg.SharedSubnet = true
-	if env := cfg.environment(1, ""); !slices.Contains(env, "KVLAB_ADDR_1=10.77.0.2") || !slices.Contains(env, "KVLAB_PEER_2_1=10.77.0.102") {
+	if env := cfg.environment(1, ""); !slices.Contains(env, "KVFERRY_LAB_ADDR_1=10.77.0.2") || !slices.Contains(env, "KVFERRY_LAB_PEER_2_1=10.77.0.102") {
 		t.Errorf("in one network: %q", env)
 	}
 }

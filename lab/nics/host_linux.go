@@ -171,7 +171,7 @@ func (h *host) close() {
 	h.readers.Wait()
 }
 
-// A folder is a host's KVLAB_OUT.
+// A folder is a host's KVFERRY_LAB_OUT.
 type folder struct {
 	file *os.File
 	path string // for the host's processes

@@ -16,12 +16,12 @@ import (
 // It takes over before main, so that every program with this package in it can
 // have hosts.
 
-const initName = "kvlab-host"
+const initName = "kvferry-lab-host"
 
 // What the first process inherits.
 const (
 	fdControl = 3 // lines: a job, go, stop; back: ready, exit STATUS or fail REASON
-	fdOut     = 4 // the folder KVLAB_OUT
+	fdOut     = 4 // the folder KVFERRY_LAB_OUT
 )
 
 // outInMemory is the folder of fdOut for all processes of a host: the path goes

@@ -10,7 +10,7 @@ import (
 	"kvferry/lab"
 )
 
-// journalName is the file in each host's KVLAB_OUT.
+// journalName is the file in each host's KVFERRY_LAB_OUT.
 const journalName = "faults.jsonl"
 
 // A Record is a line of faults.jsonl: a fault that has happened. Its two times are

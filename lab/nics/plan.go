@@ -45,8 +45,8 @@ func hostname(host int) string { return fmt.Sprintf("host%d", host) }
 // environment is what the command of a host finds set, as K=V. Variables of a lab
 // that this one runs in are left out.
 func (c Config) environment(host int, out string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "KVLAB_") })
-	set := func(format string, args ...any) { env = append(env, "KVLAB_"+fmt.Sprintf(format, args...)) }
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "KVFERRY_LAB_") })
+	set := func(format string, args ...any) { env = append(env, "KVFERRY_LAB_"+fmt.Sprintf(format, args...)) }
 	peer := 3 - host
 	set("HOST=%d", host)
 	set("HOSTS=%d", Hosts)

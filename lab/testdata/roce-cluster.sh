@@ -3,17 +3,17 @@
 # proxy, of hand-off pull, makes way for another, of layerwise.
 profile=/lab/roce-profile.json
 node="--rail rdma/rxe0,rdma/rxe1 --profile $profile --kv-warm-mib 0 --log-level warn"
-if [ "$KVLAB_HOST" = 2 ]; then
-	exec decode --id decode-0 --proxy "$KVLAB_PEER:9000" --grpc "$KVLAB_ADDR_0:9100" $node
+if [ "$KVFERRY_LAB_HOST" = 2 ]; then
+	exec decode --id decode-0 --proxy "$KVFERRY_LAB_PEER:9000" --grpc "$KVFERRY_LAB_ADDR_0:9100" $node
 fi
-prefill --id prefill-0 --proxy "$KVLAB_ADDR_0:9000" --grpc "$KVLAB_ADDR_0:9101" $node &
+prefill --id prefill-0 --proxy "$KVFERRY_LAB_ADDR_0:9000" --grpc "$KVFERRY_LAB_ADDR_0:9101" $node &
 for handoff in pull layerwise; do
-	proxy --handoff $handoff --http 127.0.0.1:8000 --grpc "$KVLAB_ADDR_0:9000" --log-level warn &
+	proxy --handoff $handoff --http 127.0.0.1:8000 --grpc "$KVFERRY_LAB_ADDR_0:9000" --log-level warn &
 	proxy=$!
-	kvbench mooncake --proxy http://127.0.0.1:8000 --settings $handoff --rows 256/q2 \
-		--num-prompts 10 --clock real --retries-disturbed 0 --ready-timeout 60s --out "$KVLAB_OUT/$handoff" || exit 1
+	kvferry reproduce mooncake --proxy http://127.0.0.1:8000 --settings $handoff --rows 256/q2 \
+		--num-prompts 10 --clock real --retries-disturbed 0 --ready-timeout 60s --out "$KVFERRY_LAB_OUT/$handoff" || exit 1
 	sleep 2 # a heartbeat says what the rails have moved
-	wget -qO- http://127.0.0.1:8000/metrics | grep '^kvferry:rail_' >"$KVLAB_OUT/$handoff/rails"
+	wget -qO- http://127.0.0.1:8000/metrics | grep '^kvferry:rail_' >"$KVFERRY_LAB_OUT/$handoff/rails"
 	kill $proxy
 	wait $proxy
 done

@@ -67,7 +67,7 @@ func (f Folder) unfinished(steps []step, next int) error {
 	if next == len(steps) {
 		return nil
 	}
-	return fmt.Errorf("vLLM is not set up in %s, step %s is missing: run kvlab vllm setup", f, steps[next].name)
+	return fmt.Errorf("vLLM is not set up in %s, step %s is missing: run kvferry lab vllm setup", f, steps[next].name)
 }
 
 // Print writes what is set up in the folder of a Config's Cache, and how it is used. The error is

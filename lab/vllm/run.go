@@ -88,10 +88,10 @@ func written(pid int) (n int64, ok bool) {
 
 // ErrIndex is the cause of a setup that could not get packages.
 var ErrIndex = errors.New("the package index cannot be reached, or does not have the package. " +
-	"Connect this machine, or name a mirror in PIP_INDEX_URL, then run kvlab vllm setup again: it goes on where it was")
+	"Connect this machine, or name a mirror in PIP_INDEX_URL, then run kvferry lab vllm setup again: it goes on where it was")
 
 // ErrFull is the cause of a setup whose disk is full.
-var ErrFull = errors.New("the disk is full: make room, or choose another place with --cache, then run kvlab vllm setup again")
+var ErrFull = errors.New("the disk is full: make room, or choose another place with --cache, then run kvferry lab vllm setup again")
 
 // causes are what pip and uv say of what a user can change, in any of their words.
 var causes = []struct {

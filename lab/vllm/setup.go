@@ -106,7 +106,7 @@ func setup(ctx context.Context, cfg Config, run runner, freeOn func(folder strin
 		}
 	}
 	shown.Stop()
-	say("ready after %.0f s: kvlab vllm says how it is used", time.Since(began).Seconds())
+	say("ready after %.0f s: kvferry lab vllm says how it is used", time.Since(began).Seconds())
 	return nil
 }
 
@@ -132,7 +132,7 @@ func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown
 			continue
 		}
 		if ctx.Err() != nil {
-			shown.Say(fmt.Sprintf("interrupted at step %s: kvlab vllm setup goes on with it", s.name))
+			shown.Say(fmt.Sprintf("interrupted at step %s: kvferry lab vllm setup goes on with it", s.name))
 			return context.Cause(ctx)
 		}
 		last := strings.Join(output[max(0, len(output)-lastLines):], "\n")
@@ -166,7 +166,7 @@ func (f Folder) lock(ctx context.Context, say func(string, ...any)) (unlock func
 			return nil, fmt.Errorf("%s: %w", file.Name(), err)
 		}
 		if say != nil {
-			say("another kvlab vllm setup is at work in %s: waiting for it", f)
+			say("another kvferry lab vllm setup is at work in %s: waiting for it", f)
 			say = nil
 		}
 		select {
@@ -240,7 +240,7 @@ func (f Folder) state() (State, error) {
 		err = json.Unmarshal(text, &s)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w: remove it, and run kvlab vllm setup", f.at("state.json"), err)
+		err = fmt.Errorf("%s: %w: remove it, and run kvferry lab vllm setup", f.at("state.json"), err)
 	}
 	return s, err
 }

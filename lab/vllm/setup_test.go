@@ -111,7 +111,7 @@ func TestSetup(t *testing.T) {
 	if err := os.RemoveAll(f.SmolLM2()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(m.cache); err == nil || !strings.Contains(err.Error(), "step smollm2 is missing: run kvlab vllm setup") {
+	if _, err := Open(m.cache); err == nil || !strings.Contains(err.Error(), "step smollm2 is missing: run kvferry lab vllm setup") {
 		t.Error(err)
 	}
 	if err := Print(&printed, m.cache); err == nil {

@@ -60,7 +60,7 @@ func sglangSharedPrefix(s Spec) (Sampled, error) {
 		r.tokenizer = s.Tokenizer
 	}
 	if o.RoutingKey { // the tool's has the time and a random number: ours is the same for the same seed
-		r.routing = fmt.Sprintf("kvbench_%d_", s.Seed)
+		r.routing = fmt.Sprintf("kvferry_%d_", s.Seed)
 	}
 	for _, n := range systemLens {
 		r.systems = append(r.systems, chosen(g.Python, n, vocab))

@@ -52,7 +52,7 @@ func (l *List) Names() []string {
 	return l.names
 }
 
-// maxRank is as kvbench has it: engine.MaxRank.
+// maxRank is as kvferry has it: engine.MaxRank.
 const maxRank = 1 << 12
 
 // Rank is an adapter's: its path, if that is a number, and else 0, which nodes take for their

@@ -9,7 +9,7 @@
 // more are shared by several cores.
 //
 // Two processes, cold 1 GiB segments, random blocks, 2 cores (AMD EPYC), 4 batches under
-// way, both rails in turns (kvbench transfer; medians of 3):
+// way, both rails in turns (kvferry rail bench; medians of 3):
 //
 //	                GB/s                          CPU-s/GB, both ends
 //	                write        read             write        read

@@ -48,7 +48,7 @@ type report struct {
 
 func labEngine(t *testing.T, on func(transport.Immediate)) (*transport.Engine, *Rail) {
 	t.Helper()
-	r, err := New(Config{Name: "rdma/" + os.Getenv("KVLAB_RDMA_0"), Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	r, err := New(Config{Name: "rdma/" + os.Getenv("KVFERRY_LAB_RDMA_0"), Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func labMemory(t *testing.T) []byte {
 }
 
 func TestLabFaults(t *testing.T) {
-	switch os.Getenv("KVLAB_HOST") {
+	switch os.Getenv("KVFERRY_LAB_HOST") {
 	case "1":
 		labInitiator(t)
 	case "2":
@@ -93,7 +93,7 @@ func labTarget(t *testing.T) {
 		mu.Unlock()
 	})
 	mem := labMemory(t)
-	ln, err := net.Listen("tcp", os.Getenv("KVLAB_ADDR_1")+":7000")
+	ln, err := net.Listen("tcp", os.Getenv("KVFERRY_LAB_ADDR_1")+":7000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func labInitiator(t *testing.T) {
 		t.Fatal(err)
 	}
 	for start := time.Now(); ; {
-		if h.c, err = net.Dial("tcp", os.Getenv("KVLAB_PEER_2_1")+":7000"); err == nil {
+		if h.c, err = net.Dial("tcp", os.Getenv("KVFERRY_LAB_PEER_2_1")+":7000"); err == nil {
 			break
 		}
 		if time.Since(start) > 20*time.Second {

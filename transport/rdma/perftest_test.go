@@ -33,7 +33,7 @@ func TestLabPerftest(t *testing.T) {
 		a, b := ours[len(ours)/2], theirs[len(theirs)/2]
 		fmt.Printf("%-22s %9.1f %9.1f %-5s %5.2f   ours %.1f, perftest %.1f\n", what, a, b, unit, a/b, ours, theirs)
 	}
-	fmt.Printf("%-22s %9s %9s %5s %5s\n", "", "kvferry", "perftest", "", "ratio")
+	fmt.Printf("%-22s %9s %9s %5s %5s\n", "", "rail", "perftest", "", "ratio")
 	for _, c := range []struct {
 		tool string
 		op   transport.Op

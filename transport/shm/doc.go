@@ -18,7 +18,7 @@
 // process. No file has a name, so nothing is left when processes die.
 //
 // Two processes, 1 GiB segments, random blocks, AMD EPYC, one WRITE at a time, p50 in us, without an immediate and with one
-// (kvbench transfer --latency; medians of 5 in one run):
+// (kvferry rail bench --latency; medians of 5 in one run):
 //
 //	         cma          mapped      mapped, huge pages
 //	4 KiB     39 / 76     3.9 / 10    1.7 / 7.7

@@ -40,7 +40,7 @@ func unbound(location string, node int, errno syscall.Errno, nodes string) error
 	case syscall.EIO:
 		return fmt.Errorf("%q: memory that is elsewhere cannot move there: if it is on huge pages, set so many aside on that NUMA node (/sys/devices/system/node/node%d/hugepages)", location, node)
 	case syscall.EINVAL:
-		return fmt.Errorf("%q: this machine has no such NUMA node, or it has no memory: kvbench topo shows which there are", location)
+		return fmt.Errorf("%q: this machine has no such NUMA node, or it has no memory: kvferry rail topo shows which there are", location)
 	case syscall.ENOSYS, syscall.EPERM:
 		if node == 0 && (nodes == "" || nodes == "0") {
 			return nil // there is no other

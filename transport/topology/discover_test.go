@@ -166,7 +166,7 @@ func TestDiscoverErrors(t *testing.T) {
 		{text, "# note\n\n../a = 1", `line 3: path "../a" is not a plain one`},
 		{text, "sys/a -> ", "line 1: a symlink to nothing"},
 		{text, `sys/a = "b`, "is not quoted as in Go"},
-		{text, "\x1f\x8bnot gzip", "make a capture with kvbench topo --capture"},
+		{text, "\x1f\x8bnot gzip", "make a capture with kvferry rail topo --capture"},
 		{text, "sys/a = 1", "there is no sys/class/net"},
 	} {
 		if c.content != "" {

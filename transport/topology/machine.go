@@ -7,7 +7,7 @@ import (
 )
 
 // A Machine is what discovery found: nodes by number, NICs by name (eth2 before eth10), GPUs
-// by PCI address. Its JSON is kvbench topo's.
+// by PCI address. Its JSON is kvferry rail topo's.
 type Machine struct {
 	Nodes []Node `json:"numa_nodes"`
 	NICs  []NIC  `json:"nics"`

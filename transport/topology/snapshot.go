@@ -180,7 +180,7 @@ func openSnapshot(file string) (Snapshot, error) {
 	}
 	s, err := readSnapshot(bytes.NewReader(text))
 	if err != nil {
-		return nil, fmt.Errorf("%q: %w: make a capture with kvbench topo --capture", file, err)
+		return nil, fmt.Errorf("%q: %w: make a capture with kvferry rail topo --capture", file, err)
 	}
 	return s, nil
 }

@@ -245,7 +245,7 @@ func withTree(root string, use func(*tree) error) error {
 	defer t.close()
 	// Either is enough: a container may be given RDMA devices and no interface.
 	if len(t.list("sys/class/net")) == 0 && len(t.list("sys/class/infiniband")) == 0 {
-		return fmt.Errorf("%q: %w: there is no sys/class/net with an interface in it; name the folder that holds sys, not sys itself, or a capture made by kvbench topo --capture", root, errNoMachine)
+		return fmt.Errorf("%q: %w: there is no sys/class/net with an interface in it; name the folder that holds sys, not sys itself, or a capture made by kvferry rail topo --capture", root, errNoMachine)
 	}
 	return use(t)
 }

@@ -49,7 +49,7 @@ func (m *Machine) warnings(matrix Matrix, o Options) []Warning {
 		}
 	}
 	if len(unplaced) > 0 {
-		machine("the NUMA node is unknown of %s: if you know it, write it into a matrix (kvbench topo --format matrix makes one, --matrix reads it)", strings.Join(unplaced, ", "))
+		machine("the NUMA node is unknown of %s: if you know it, write it into a matrix (kvferry rail topo --format matrix makes one, --matrix reads it)", strings.Join(unplaced, ", "))
 	}
 	kinds := m.kinds()
 	if len(o.Include) > 0 {

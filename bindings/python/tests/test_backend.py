@@ -105,7 +105,7 @@ class TestWheel(unittest.TestCase):
         "kvferry/__init__.py": b"import this",
         "kvferry/libkvferry.so": b"\x7fELF" + bytes(1000),
         "kvferry-1.dist-info/METADATA": b"Name: kvferry\n",
-        "kvferry-1.data/scripts/kvbench": b"\x7fELF",
+        "kvferry-1.data/scripts/kvferry": b"\x7fELF",
     }
 
     def write(self, epoch=None):
@@ -131,7 +131,7 @@ class TestWheel(unittest.TestCase):
                 self.assertEqual((kind, base64.urlsafe_b64decode(value + "=")), ("sha256", hashlib.sha256(self.FILES[name]).digest()), name)
                 self.assertEqual(int(size), len(self.FILES[name]))
             modes = {entry.filename: entry.external_attr >> 16 for entry in archive.infolist()}
-        self.assertEqual(modes["kvferry-1.data/scripts/kvbench"], 0o100755)
+        self.assertEqual(modes["kvferry-1.data/scripts/kvferry"], 0o100755)
         self.assertEqual(modes["kvferry/__init__.py"], 0o100644)
 
     def test_reproducible(self):

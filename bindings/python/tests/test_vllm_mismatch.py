@@ -1,6 +1,6 @@
 """Real vLLM for CPU whose P does not match D: in each cell one field differs, and D must answer as one undivided instance does.
 
-KVFERRY_VLLM=1 has this run, after kvlab vllm setup: -k matrix all cells, -k few the three of CI. Each cell is a line that is printed.
+KVFERRY_VLLM=1 has this run, after kvferry lab vllm setup: -k matrix all cells, -k few the three of CI. Each cell is a line that is printed.
 What vLLM for CPU cannot vary is in test_vllm_fingerprint.py.
 """
 
@@ -86,7 +86,7 @@ def adapter(folder, seed):
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-@unittest.skipUnless(os.environ.get("KVFERRY_VLLM") == "1", "SKIPPED: real vLLM is not run: KVFERRY_VLLM=1 has it run, after kvlab vllm setup")
+@unittest.skipUnless(os.environ.get("KVFERRY_VLLM") == "1", "SKIPPED: real vLLM is not run: KVFERRY_VLLM=1 has it run, after kvferry lab vllm setup")
 class TestMismatch(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())

@@ -1,4 +1,4 @@
-"""The connector in unmodified vLLM: two instances, P and D, a core each. KVFERRY_VLLM=1 has this run, after kvlab vllm setup."""
+"""The connector in unmodified vLLM: two instances, P and D, a core each. KVFERRY_VLLM=1 has this run, after kvferry lab vllm setup."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def port():
         return probe.getsockname()[1]
 
 
-@unittest.skipUnless(os.environ.get("KVFERRY_VLLM") == "1", "SKIPPED: real vLLM is not run: KVFERRY_VLLM=1 has it run, after kvlab vllm setup")
+@unittest.skipUnless(os.environ.get("KVFERRY_VLLM") == "1", "SKIPPED: real vLLM is not run: KVFERRY_VLLM=1 has it run, after kvferry lab vllm setup")
 class TestReal(unittest.TestCase):
     mono: dict[str, list[int]] = {}
     requests = 0

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/contention"
+	"kvferry/bench/engines"
+	"kvferry/bench/serve"
+	"kvferry/bench/sglang"
+	"kvferry/bench/simulation"
+	"kvferry/bench/validation"
+	"kvferry/cluster"
+
+	"kvferry/internal/config"
+)
+
+// A tool is a command whose flags, help and work are a package's.
+type tool struct {
+	use, short, long, example string
+	flags                     func(*pflag.FlagSet)
+	names                     map[string]string // its flags by the fields that they set
+	run                       func(*cobra.Command) error
+}
+
+func (t tool) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: t.use, Short: t.short, Long: t.long, Example: t.example, Args: NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return config.Named(t.run(cmd), t.names) },
+	}
+	t.flags(cmd.Flags())
+	return cmd
+}
+
+func enginesCommand(terminal bool) *cobra.Command {
+	var cfg engines.Config
+	cmd := tool{"connectors", engines.Short, engines.Long, engines.Example, cfg.AddFlags, engines.FlagNames, func(cmd *cobra.Command) error {
+		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = resultsFolder(cfg.Out), cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+		return engines.Run(cmd.Context(), cfg)
+	}}.command()
+	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
+	Positive(cmd.Flags(), "prompts", "rounds", "start-timeout", "timeout")
+	return cmd
+}
+
+func sglangCommand(terminal bool) *cobra.Command {
+	log := new(lazyFile)
+	cfg := sglang.Config{Command: os.Args, Start: func(ctx context.Context, profile string, servers simulation.Cluster) (serve.Cluster, error) {
+		c := cluster.Config{Nondisagg: servers.Nondisagg, Placement: servers.Placement, Profile: profile, LoRAs: cluster.LoRAs(servers.Ranks), Log: log}
+		return startChildren(ctx, c, servers.Profile.GPU, nil, "")
+	}}
+	cmd := tool{"sglang", sglang.Short, sglang.Long, sglang.Example, cfg.AddFlags, sglang.FlagNames, func(cmd *cobra.Command) error {
+		log.dir = resultsFolder(cfg.Out)
+		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = log.dir, cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+		_, err := sglang.Run(cmd.Context(), cfg)
+		return err
+	}}.command()
+	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
+	return cmd
+}
+
+func validateCommand(terminal bool) *cobra.Command {
+	cfg := validation.Config{Command: os.Args}
+	cmd := tool{"validate", validation.Short, validation.Long, validation.Example, cfg.AddFlags, validation.FlagNames, func(cmd *cobra.Command) error {
+		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = resultsFolder(cfg.Out), cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+		_, err := validation.Run(cmd.Context(), cfg)
+		return err
+	}}.command()
+	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
+	return cmd
+}
+
+func contentionCommand() *cobra.Command {
+	var cfg contention.Config
+	return tool{"contention", contention.Short, contention.Long, "", cfg.AddFlags, contention.FlagNames, func(cmd *cobra.Command) error {
+		return contention.Run(cmd.Context(), cfg, cmd.OutOrStdout())
+	}}.command()
+}

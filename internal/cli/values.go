@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"strings"
+
+	"kvferry/bench"
+	"kvferry/bench/client"
+	"kvferry/bench/engines"
+	"kvferry/bench/rail"
+	"kvferry/bench/serve"
+	"kvferry/bench/simulation"
+	"kvferry/daemon"
+	"kvferry/engine"
+	"kvferry/engine/datasheet"
+	"kvferry/internal/model"
+	"kvferry/load"
+)
+
+// values are what flags of a command, without the program's name, take that choose among names, for a shell's
+// completion: those of the daemons, and these. They are taken from the tables that the flags
+// are read by, where there are any.
+func values(command string) map[string][]string {
+	all := daemon.Values()
+	switch command {
+	case "reproduce mooncake":
+		all["rows"] = []string{"all"}
+		for _, w := range load.Workloads() {
+			all["rows"] = append(all["rows"], w.Name)
+		}
+		for _, s := range bench.Settings() {
+			all["settings"] = append(all["settings"], s.Name)
+		}
+		all["clock"] = []string{"real", "virtual", "both"}
+	case "bench":
+		all["dataset-name"] = load.Names()
+		all["clock"] = []string{"real", "virtual", "both"}
+		all["compat"] = []string{load.CompatVLLM, load.CompatSGLang, compatNone}
+		all["backend"] = client.BackendNames()
+		for _, q := range serve.RateQuantities {
+			all["find-rate"] = append(all["find-rate"], string(q))
+		}
+		for _, m := range serve.SteadyMethods {
+			all["steady-state"] = append(all["steady-state"], string(m))
+		}
+	case "sim":
+		all["dataset-name"] = load.Names()
+		for _, example := range simulation.SweepExamples() {
+			name, _, _ := strings.Cut(example, "=")
+			all["sweep"] = append(all["sweep"], name+"=")
+		}
+	case "rail bench":
+		all["op"] = []string{"write", "read", "both"}
+		all["format"] = []string{"text", "json", "csv"}
+		all["imm"] = []string{"no", "yes", "both"}
+		all["beside"] = append([]string{"none"}, rail.ReferenceNames...)
+		all["model-kv"] = rail.LayoutNames()
+	case "lab connectors":
+		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
+		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)
+	case "profile":
+		all["gpu"], all["quantization"], all["engine"] = datasheet.Names(), model.QuantizationNames(), engine.Schedulers()
+	case "rail topo":
+		all["names"] = []string{"all", "rdma", "net"}
+		all["format"] = []string{"text", "json", "matrix"}
+	}
+	return all
+}
