@@ -66,7 +66,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Rail, "rail", rails.CMA, "what the bytes go over in real time: a rail as the daemons have it")
 	fs.StringVar(&c.Link, "link", "1GB/s", "rate of every node's NIC")
 	fs.StringVar(&c.Profile, "profile", engine.DefaultProfile, "whose KV it is: a shipped profile or a JSON file")
-	fs.StringVar(&c.Out, "out", "", "folder for contention.json (default none)")
+	fs.StringVar(&c.Out, "out", "", "folder for contention.json and the report (default none)")
 }
 
 // FlagNames are the flags that set the fields of a Config.

@@ -63,7 +63,7 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 	fs.DurationVar(&cfg.Duration, "duration", 6*time.Second, "how long each is measured")
 	fs.DurationVar(&cfg.Warmup, "warmup", 2*time.Second, "before it, for windows to grow")
 	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr")
-	fs.StringVar(&cfg.Out, "out", "", "folder for incast.json (default none)")
+	fs.StringVar(&cfg.Out, "out", "", "folder for incast.json and the report (default none)")
 	Positive(fs, "initiators", "rounds", "duration", "warmup")
 	return cmd
 }

@@ -62,7 +62,7 @@ For each rail, at both ends:
 
 then all rails together against the sum of each alone, and the clocks: by how much
 the other end's is ahead, and how exactly that is known. A table has a row a rail; below
-it stand findings, each with what to do. --out keeps all that was seen (check.json).
+it stand findings, each with what to do. --out keeps all that was seen (check.json) and the report.
 
 The other machine must not be serving: a check takes all that a link can carry. The
 --listen end serves one check after another until it is interrupted. It opens two TCP

@@ -46,7 +46,7 @@ the most goodput a GPU, and within 1 % of that the least network. Parameters:
   ` + strings.Join(simulation.SweepExamples(), "\n  ") + `
 
 Results go to --out: summary.json and results.jsonl (every request), or
-sweep.json; and report.html with the curves. The same flags give the same
+sweep.json; table.md, and report.html with the curves. The same flags give the same
 figures to the last digit.
 
 Exit status: 0 done; 1 nothing could be served; 2 bad flags, or a trace with a bad
