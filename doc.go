@@ -10,8 +10,31 @@
 //	cmd/proxy, cmd/prefill, cmd/decode   the daemons under names of their own
 //	cmd/libkvferry                       the transfer engine as a C library: kvferry.h
 //	internal/cli                         command lines: flags to a Config, help, signals, exit statuses
-//	cluster                              a cluster of child processes on this machine
-//	daemon                               the daemons' flags, logs and memory
+//	bench/matrix                         servers x clients: programs run pair by pair, one table
+//	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
+//	bench/nics                           the experiments on several NICs, held to limits
+//	bench/validation                     every profile beside every published table: errors, limits
+//	bench/contention                     n transfers into one node: both clocks, and other simulators
+//	bench/incast                         many initiators and one target, whose NIC they share
+//	bench/check                          is each rail to another machine fit to serve, and what to do
+//	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
+//	bench                                the published table: measured, computed, reported
+//	bench/sglang                         SGLang's published runs beside modelled servers
+//	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check
+//	bench/serve                          any load against any server, or the model of one; the highest rate, the steady part
+//	bench/serving                        what the proxy and a node cost themselves, a token
+//	bench/simulation                     any cluster and load in virtual time, and sweeps
+//	bench/result                         results read from files, ours, vLLM's and SGLang's, and set side by side
+//	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
+//	bindings/nixl                        a backend plugin for NIXL over kvferry.h, in C++: tests
+//	lab/vllm                             unmodified vLLM for CPU in an environment of its own
+//	cluster                              a cluster: its Spec and its knobs; as processes of this machine, or modelled
+//	bench/observe                        what the machine and the server did during a run
+//	bench/client                         the client: SSE, open and closed loops, metrics
+//	bench/client/clienttest              a server to test clients on
+//	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
+//	bench/nullserver/nullservertest      null servers that end with their tests
+//	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
 //	proxy                                HTTP API, admission, placement, requests on their way, metrics
 //	proxy/upstream                       real engines in place of nodes: legs over HTTP, failover
@@ -35,31 +58,6 @@
 //	proxy/sglang                         the wire format of POST /generate
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	node/byzantine                       nodes for tests that break the control plane's protocol in one step
-//	bench/matrix                         servers x clients: programs run pair by pair, one table
-//	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
-//	bench/nics                           the experiments on several NICs, held to limits
-//	bench/validation                     every profile beside every published table: errors, limits
-//	bench/contention                     n transfers into one node: both clocks, and other simulators
-//	bench/incast                         many initiators and one target, whose NIC they share
-//	bench/check                          is each rail to another machine fit to serve, and what to do
-//	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
-//	bench                                the published table: measured, computed, reported
-//	bench/sglang                         SGLang's published runs beside modelled servers
-//	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check
-//	bench/serve                          any load against any server, or the model of one; the highest rate, the steady part
-//	bench/server                         what a kvferry proxy says of itself
-//	bench/serving                        what the proxy and a node cost themselves, a token
-//	bench/simulation                     any cluster and load in virtual time, and sweeps
-//	bench/result                         results read from files, ours, vLLM's and SGLang's, and set side by side
-//	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
-//	bench/observe                        what the machine and the server did during a run
-//	bench/client                         the client: SSE, open and closed loops, metrics
-//	bench/client/clienttest              a server to test clients on
-//	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
-//	bench/nullserver/nullservertest      null servers that end with their tests
-//	bench/nullserver                     a server that answers at given times: what is measured of it is the client
-//	bindings/nixl                        a backend plugin for NIXL over kvferry.h, in C++: tests
-//	lab/vllm                             unmodified vLLM for CPU in an environment of its own
 //	bench/document/documenttest          reports that must stay as they are
 //	bench/document                       reports: tables, plots and notes once, as text, Markdown, HTML and CSV
 //	bench/stats                          numbers only: percentiles, histograms, fairness
@@ -117,6 +115,7 @@
 //	lab/wire                             what a long or bad link does to packets
 //	internal/arch                        tests of the tree: imports, pages, examples, the Makefile
 //	internal/model                       models' files: where they are, and what config.json says
+//	internal/knob                        settings in a table: flags, JSON, command lines, sweeps
 //	internal/config                      what is wrong with a configuration, field by field
 //	internal/progress                    how far a run is: a bar on a terminal, lines in a log
 //	internal/version                     which build this is

@@ -9,15 +9,16 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"kvferry/bench/client"
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/server"
 	"kvferry/bench/stats"
 	"kvferry/handoff"
 	"kvferry/load"
+	"kvferry/proxy/serverinfo"
 )
 
 func newCell(cfg Config, w load.Workload, s Setting, repeat int) *Cell {
@@ -140,7 +141,7 @@ func (x *run) ready(ctx context.Context, c *Cell, cluster Cluster, asker *client
 	limited, cancel := context.WithTimeoutCause(ctx, x.cfg.ReadyTimeout, fmt.Errorf("not ready within %v (--ready-timeout)", x.cfg.ReadyTimeout))
 	defer cancel()
 	if model, err = asker.Ready(limited); err == nil {
-		c.Server, err = server.Ask(limited, asker)
+		c.Server, err = asker.ServerInfo(limited)
 	}
 	if err != nil {
 		said := ""
@@ -235,7 +236,7 @@ func (c *Cell) compare() {
 
 // askedOf labels the cell by what the server says of itself. The error is a
 // MismatchError.
-func (c *Cell) askedOf(url string, s Setting, parse func(string) server.Link) error {
+func (c *Cell) askedOf(url string, s Setting, parse func(string) serverinfo.Link) error {
 	info := c.Server
 	c.Handoff, c.Link = info.HandoffName(), linkOf(info, parse)
 	if info == nil {
@@ -251,7 +252,8 @@ func (c *Cell) askedOf(url string, s Setting, parse func(string) server.Link) er
 	c.Notes = append(c.Notes, remarks(info)...)
 	if !comparable(info) {
 		c.Published = nil
-		c.note("%s: nothing published to compare with", info.Describe(parse))
+		what := append([]string{info.Describe(parse)}, beside(info)...)
+		c.note("%s: nothing published to compare with", strings.Join(what, ", "))
 	}
 	return nil
 }
@@ -298,11 +300,11 @@ func (c *Cell) judge(s Setting) {
 	switch {
 	case m.Stages == nil:
 		c.note("the server gives no breakdown: KV is not accounted for")
-	case c.Compute == server.Measured && m.KVUnknown > 0:
+	case c.Compute == serverinfo.Measured && m.KVUnknown > 0:
 		c.note("of %d requests the engines' connector did not say how much KV it moved, nor for how long", m.KVUnknown)
 	case s.Mode == ModeDisagg && m.KVBytes == 0:
 		c.fault("no KV moved between nodes: the cluster does not serve the setting %s", s.Name)
-	case s.Mode == ModeDisagg && m.KVBlocksChecked == 0 && c.Compute != server.Measured:
+	case s.Mode == ModeDisagg && m.KVBlocksChecked == 0 && c.Compute != serverinfo.Measured:
 		c.fault("no KV block was checked by the decode node")
 	case s.Mode == ModeNonDisagg && m.KVBytes > 0:
 		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)

@@ -5,24 +5,25 @@ import (
 	"slices"
 	"strings"
 
-	"kvferry/bench/server"
+	"kvferry/cluster"
+	"kvferry/proxy/serverinfo"
 )
 
 // linkOf is what carries the KV, in a row's words.
-func linkOf(i *server.Info, parse func(string) server.Link) Link {
-	l := Link{Clock: ClockReal, Compute: server.Unknown, Transfer: server.Unknown, Label: "compute and transfer unknown: the server does not say what it is"}
+func linkOf(i *serverinfo.Info, parse func(string) serverinfo.Link) Link {
+	l := Link{Clock: ClockReal, Compute: serverinfo.Unknown, Transfer: serverinfo.Unknown, Label: "compute and transfer unknown: the server does not say what it is"}
 	if i == nil {
 		return l
 	}
 	if i.Engines() {
-		l.Compute, l.Transfer, l.Label = server.Measured, "measured", "compute and transfer measured, "+i.Describe(parse)
+		l.Compute, l.Transfer, l.Label = serverinfo.Measured, "measured", "compute and transfer measured, "+i.Describe(parse)
 		if i.Serving == ModeNonDisagg {
 			l.Transfer, l.Label = "none", "compute measured, no KV transfer, "+i.Describe(parse)
 		}
 		return l
 	}
-	l.Compute = server.Modelled
-	modelled := "compute modelled (" + strings.Join(server.Distinct(i.Working(), func(n *server.Node) string { return n.Profile }), ", ") + ")"
+	l.Compute = serverinfo.Modelled
+	modelled := "compute modelled (" + strings.Join(serverinfo.Distinct(i.Working(), func(n *serverinfo.Node) string { return n.Profile }), ", ") + ")"
 	if i.Serving == ModeNonDisagg {
 		l.Transfer, l.Label = "none", modelled+", no KV transfer"
 		return l
@@ -45,7 +46,7 @@ func linkOf(i *server.Info, parse func(string) server.Link) Link {
 }
 
 // lacks says what would make the cluster one of the setting; nothing if it is.
-func lacks(i *server.Info, s Setting, parse func(string) server.Link) []string {
+func lacks(i *serverinfo.Info, s Setting, parse func(string) serverinfo.Link) []string {
 	switch {
 	case i.Engines() && i.Serving == s.Mode:
 		return nil // what else the setting says, only their connector knows
@@ -62,7 +63,7 @@ func lacks(i *server.Info, s Setting, parse func(string) server.Link) []string {
 	}
 	var todo []string
 	if s.Mode == ModeNonDisagg {
-		if slices.ContainsFunc(i.Working(), func(n *server.Node) bool { return n.Chunked != s.Chunked }) {
+		if slices.ContainsFunc(i.Working(), func(n *serverinfo.Node) bool { return n.Chunked != s.Chunked }) {
 			todo = append(todo, "start the nodes "+map[bool]string{true: "with", false: "without"}[s.Chunked]+" --enable-chunked-prefill")
 		}
 		return todo
@@ -70,7 +71,7 @@ func lacks(i *server.Info, s Setting, parse func(string) server.Link) []string {
 	if i.Handoff != s.Handoff {
 		todo = append(todo, "start the proxy with --handoff "+s.Handoff)
 	}
-	if slices.ContainsFunc(i.Links(parse), func(l server.Link) bool { return !s.over(l, i.RailNames()) }) {
+	if slices.ContainsFunc(i.Links(parse), func(l serverinfo.Link) bool { return !s.over(l, i.RailNames()) }) {
 		todo = append(todo, "start the nodes with --link "+s.Link)
 	}
 	return todo
@@ -80,7 +81,7 @@ func lacks(i *server.Info, s Setting, parse func(string) server.Link) []string {
 // published settings have stands for its own setting, another one for any. The
 // network as it is stands for the settings of its kind: sockets for tcp, RDMA and
 // copies between processes for rdma and rdma2. Hand-offs of ours take any link.
-func (s Setting) over(l server.Link, rails []string) bool {
+func (s Setting) over(l serverinfo.Link, rails []string) bool {
 	switch {
 	case s.Handoff != "v0":
 		return true
@@ -111,7 +112,7 @@ func (e *MismatchError) Error() string {
 }
 
 // check is a MismatchError if the cluster is none of the setting.
-func check(i *server.Info, url string, s Setting, parse func(string) server.Link) error {
+func check(i *serverinfo.Info, url string, s Setting, parse func(string) serverinfo.Link) error {
 	todo := lacks(i, s, parse)
 	if len(todo) == 0 {
 		return nil
@@ -127,18 +128,18 @@ func check(i *server.Info, url string, s Setting, parse func(string) server.Link
 
 // remarks are what makes the figures those of another cluster than the published
 // one, or of several kinds of node.
-func remarks(i *server.Info) []string {
+func remarks(i *serverinfo.Info) []string {
 	var notes []string
 	nodes := i.Working()
 	for _, p := range []struct {
 		what string
-		of   func(*server.Node) string
+		of   func(*serverinfo.Node) string
 	}{
-		{"profile", func(n *server.Node) string { return strings.TrimSpace(n.Profile + " " + n.Fingerprint) }},
-		{"version", func(n *server.Node) string { return n.Version }},
-		{"link", func(n *server.Node) string { return n.Link }},
+		{"profile", func(n *serverinfo.Node) string { return strings.TrimSpace(n.Profile + " " + n.Fingerprint) }},
+		{"version", func(n *serverinfo.Node) string { return n.Version }},
+		{"link", func(n *serverinfo.Node) string { return n.Link }},
 	} {
-		if len(server.Distinct(nodes, p.of)) < 2 {
+		if len(serverinfo.Distinct(nodes, p.of)) < 2 {
 			continue
 		}
 		var each []string
@@ -150,12 +151,40 @@ func remarks(i *server.Info) []string {
 	return notes
 }
 
-// comparable says whether the cluster has as many nodes as the published ones.
-func comparable(i *server.Info) bool {
+// decided are the knobs of the model that a Setting decides, that have no effect on one node of a
+// kind, or that the rows name already.
+var decided = []string{"prefill", "decode", "both", "handoff", "placement", "profile", "link", "decode-links", "enable-chunked-prefill", "kv-blocks", "max-model-len", "eos"}
+
+// beside returns the settings of the proxy and its nodes that the published cluster did not have,
+// as name=value.
+func beside(i *serverinfo.Info) (names []string) {
+	var none cluster.Spec
+	say := func(settings map[string]any) {
+		for _, k := range cluster.Knobs.For(cluster.Sim) {
+			v, given := settings[strings.ReplaceAll(k.Name, "-", "_")]
+			text := k.Name + "=" + fmt.Sprint(v)
+			if given && fmt.Sprint(v) != k.Text(&none) && !slices.Contains(decided, k.Name) && !slices.Contains(names, text) {
+				names = append(names, text)
+			}
+		}
+	}
+	say(i.Settings)
+	for _, n := range i.Working() {
+		say(n.Settings)
+	}
+	return names
+}
+
+// comparable reports whether the cluster is the published one: as many nodes, of that GPU, with no
+// setting besides.
+func comparable(i *serverinfo.Info) bool {
 	for _, n := range i.Working() {
 		if !i.Engines() && !publishedGPU(n.Fingerprint) {
 			return false
 		}
+	}
+	if len(beside(i)) > 0 {
+		return false
 	}
 	return i.Serving == ModeNonDisagg && i.Count(ModeNonDisagg) == 1 || i.Serving == ModeDisagg && i.Count("prefill") == 1 && i.Count("decode") == 1
 }

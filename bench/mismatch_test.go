@@ -11,20 +11,20 @@ import (
 	"testing"
 
 	"kvferry/bench/client/clienttest"
-	"kvferry/bench/server"
 	"kvferry/load"
+	"kvferry/proxy/serverinfo"
 )
 
 // clusterInfo is /server_info of a proxy over nodes, each "role link rails" with
 // "chunked", "down" and another profile's name after it.
 func clusterInfo(handoff string, nodes ...string) string {
-	info := server.Info{
+	info := serverinfo.Info{
 		Version: "v1", Mode: "auto", Serving: ModeDisagg, Handoff: handoff, Placement: "least-loaded", Model: "m", Vocab: 500,
 		BlockTokens: 16, MaxModelLen: 10000, Profile: "a10", Fingerprint: "0a",
 	}
 	for i, text := range nodes {
 		f := strings.Fields(text)
-		n := server.Node{ID: fmt.Sprintf("%s-%d", f[0], i), Role: f[0], Up: true, Profile: "a10", Fingerprint: "0a", Link: f[1], Rails: strings.Split(f[2], "+"), Version: "v1"}
+		n := serverinfo.Node{ID: fmt.Sprintf("%s-%d", f[0], i), Role: f[0], Up: true, Profile: "a10", Fingerprint: "0a", Link: f[1], Rails: strings.Split(f[2], "+"), Version: "v1"}
 		for _, word := range f[3:] {
 			switch word {
 			case "chunked":
@@ -48,12 +48,12 @@ func clusterInfo(handoff string, nodes ...string) string {
 }
 
 // links has the rates of a profile.
-func links(text string) server.Link {
+func links(text string) serverinfo.Link {
 	rates := map[string]float64{"tcp": 1.38e9, "rdma": 4e9}
 	if text == "fast" {
-		return server.Link{BytesPerSecond: 9e9}
+		return serverinfo.Link{BytesPerSecond: 9e9}
 	}
-	return server.Link{Name: text, Native: text == "native", BytesPerSecond: rates[text]}
+	return serverinfo.Link{Name: text, Native: text == "native", BytesPerSecond: rates[text]}
 }
 
 // engineInfo is what a proxy of real engines says of itself.
@@ -84,6 +84,7 @@ func TestServerSaysWhatItIs(t *testing.T) {
 		{name: "one node is down", setting: "tcp", info: clusterInfo("v0", append(tcp, "decode rdma rdma/x down h800")...), handoff: "v0", transfer: "paced", label: "tcp/lo"},
 		{name: "unlike nodes", setting: "tcp", info: clusterInfo("v0", "prefill tcp tcp/lo", "decode tcp tcp/lo h800"), handoff: "v0", transfer: "paced", label: "(a10, h800)", note: "the nodes differ in profile: prefill-0 a10 0a, decode-1 h800 ff"},
 		{name: "unlike links", setting: "tcp", info: clusterInfo("v0", "prefill tcp tcp/lo", "decode native tcp/lo"), handoff: "v0", transfer: "unknown", label: "nodes with different links: tcp and native", note: "differ in link"},
+		{name: "a setting besides", setting: "tcp", info: strings.Replace(clusterInfo("v0", tcp...), `"nodes":`, `"settings":{"conditional_disaggregation":512,"placement":"least-loaded","migration":"none"},"nodes":`, 1), handoff: "v0", transfer: "paced", label: "tcp/lo", note: "link tcp on tcp/lo, conditional-disaggregation=512: nothing published to compare with"},
 		{name: "two of each", setting: "tcp", info: clusterInfo("v0", append(tcp, tcp...)...), handoff: "v0", transfer: "paced", label: "tcp/lo", note: "2 prefill + 2 decode, hand-off v0, link tcp on tcp/lo: nothing published to compare with"},
 
 		{name: "another hand-off", setting: "tcp", info: clusterInfo("layerwise", tcp...), refused: []string{"tcp is not what serves", "1 prefill + 1 decode, hand-off layerwise", "name layerwise", "--handoff v0"}},
@@ -151,7 +152,7 @@ func TestServerSaysWhatItIs(t *testing.T) {
 // TestVocabularyOfTheServer: prompts hold the ids that the server knows, of one that
 // does not say those that every model knows.
 func TestVocabularyOfTheServer(t *testing.T) {
-	for info, want := range map[string]int{clusterInfo("v0", "prefill tcp tcp/lo", "decode tcp tcp/lo"): 500, "": server.SafeVocabulary} {
+	for info, want := range map[string]int{clusterInfo("v0", "prefill tcp tcp/lo", "decode tcp tcp/lo"): 500, "": serverinfo.SafeVocabulary} {
 		for _, asked := range []bool{true, false} {
 			f := clienttest.NewServer(t, &clienttest.Server{Info: info, KVBytes: 1})
 			if _, err := Run(t.Context(), Config{
@@ -178,7 +179,7 @@ func FuzzServerInfo(f *testing.F) {
 	f.Add([]byte(`{"kvferry":null}`))
 	f.Add([]byte(`{"kvferry":7}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		info, err := server.Parse(body)
+		info, err := serverinfo.Parse(body)
 		if info == nil {
 			return
 		}

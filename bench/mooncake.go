@@ -9,10 +9,10 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/server"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/load"
+	"kvferry/proxy/serverinfo"
 )
 
 // A Link says what carried the KV cache, and so what a row's numbers are.
@@ -65,7 +65,7 @@ type Config struct {
 	Start            Starter  // nil: nothing is measured
 	Virtual          *Virtual // nil: nothing is computed
 	// ParseLink reads what a node says of its link. Default: it is a name.
-	ParseLink func(string) server.Link
+	ParseLink func(string) serverinfo.Link
 
 	RequestTimeout time.Duration // default 120 s
 	ReadyTimeout   time.Duration // default 60 s: start to serving
@@ -91,7 +91,7 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.RequestTimeout, 120*time.Second)
 	config.Default(&c.ReadyTimeout, 60*time.Second)
 	if c.ParseLink == nil {
-		c.ParseLink = func(text string) server.Link { return server.Link{Name: text, Native: text == "native"} }
+		c.ParseLink = func(text string) serverinfo.Link { return serverinfo.Link{Name: text, Native: text == "native"} }
 	}
 	if c.Clock == nil {
 		c.Clock = clock.Precise()

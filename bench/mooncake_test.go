@@ -19,8 +19,8 @@ import (
 	"kvferry/bench/client/clienttest"
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
-	"kvferry/bench/server"
 	"kvferry/load"
+	"kvferry/proxy/serverinfo"
 )
 
 // scaled is 256/q8 fast enough for a test: 12 requests in about 40 ms.
@@ -177,7 +177,7 @@ func TestRunWarmsUpOnce(t *testing.T) {
 	if len(seen) != 6 {
 		t.Fatalf("%d requests, want a warm-up and 5", len(seen))
 	}
-	asked, err := load.Collect(scaled.Load(5, 0, "0", server.SafeVocabulary))
+	asked, err := load.Collect(scaled.Load(5, 0, "0", serverinfo.SafeVocabulary))
 	if err != nil {
 		t.Fatal(err)
 	}

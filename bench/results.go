@@ -11,7 +11,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/observe"
-	"kvferry/bench/server"
+	"kvferry/proxy/serverinfo"
 )
 
 // A Row of summary.json is one cell.
@@ -23,7 +23,7 @@ type Row struct {
 	Handoff  string `json:"handoff"` // "none" without disaggregation, "unknown" of a server that does not say
 	Link
 	// Server is what the proxy said of itself, nil if it said nothing.
-	Server *server.Info `json:"server,omitempty"`
+	Server *serverinfo.Info `json:"server,omitempty"`
 	// Disturbance is what else the machine did, nil in virtual time and of a cell that
 	// was not measured to its end.
 	Disturbance *observe.Disturbance `json:"disturbance,omitempty"`

@@ -3,17 +3,17 @@ package bench
 import (
 	"slices"
 
-	"kvferry/bench/server"
+	"kvferry/proxy/serverinfo"
 )
 
 // Modes of a Setting.
 const (
-	ModeNonDisagg = server.NonDisagg // one node computes prompts and tokens
-	ModeDisagg    = server.Disagg    // a prefill node and a decode node
+	ModeNonDisagg = serverinfo.NonDisagg // one node computes prompts and tokens
+	ModeDisagg    = serverinfo.Disagg    // a prefill node and a decode node
 )
 
 // noHandoff is a row's hand-off where no KV moves.
-const noHandoff = server.NoHandoff
+const noHandoff = serverinfo.NoHandoff
 
 // A Setting is how a cluster serves: the column of a published table.
 type Setting struct {

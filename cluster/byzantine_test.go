@@ -22,6 +22,7 @@ import (
 	"kvferry/internal/clock/clocktest"
 	"kvferry/node/byzantine"
 	"kvferry/proto"
+	"kvferry/proxy"
 	"kvferry/proxy/openai"
 )
 
@@ -74,14 +75,19 @@ type lone struct {
 
 func byzantineProxy(t *testing.T, hand string) *lone {
 	logs := &clocktest.Log{}
-	cfg := Config{Handoff: hand, Prefill: 1, Decode: 1, Log: logs, StopTimeout: patience, RequestTimeout: patience, LeaseTTL: patience, EOS: eos.None}
+	cfg := Spec{Prefill: 1, Decode: 1, Log: logs, StopTimeout: patience, Proxy: proxy.Config{Handoff: hand, RequestTimeout: patience, LeaseTTL: patience, EOS: eos.None}}
 	if hand == "" {
-		cfg.Handoff, cfg.Prefill, cfg.Decode, cfg.Nondisagg = handoffs[0], 0, 0, 1
+		cfg.Proxy.Handoff, cfg.Prefill, cfg.Decode, cfg.Nondisagg = handoffs[0], 0, 0, 1
 	}
-	p := &lone{Cluster: &Cluster{cfg: cfg}, hand: hand}
+	c, err := newCluster(cfg)
+	if err != nil {
+		t.Error(err)
+		return &lone{done: func() {}}
+	}
+	p := &lone{Cluster: c, hand: hand}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	hello, err := p.spawn(ctx, part{Name: "proxy", Role: "proxy"})
+	hello, err := p.spawnProxy(ctx)
 	if err != nil {
 		t.Errorf("%v\n%s", err, logs)
 		return p

@@ -18,6 +18,8 @@ import (
 	"kvferry/handoff/handofftest"
 	"kvferry/internal/config"
 	"kvferry/kvcache"
+	"kvferry/node"
+	"kvferry/proxy"
 )
 
 // TestClientGone leaves in mid-stream and while queued: the nodes stop working
@@ -27,10 +29,10 @@ func TestClientGone(t *testing.T) {
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 5, Decode: 20}), KVBlocks: 64}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 5, Decode: 20}), Proxy: proxy.Config{Handoff: handoff}, Node: node.Config{KVBlocks: 64}}
 			first, last := "prefill-0", "decode-0"
 			if handoff == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff = 0, 0, 1, ""
 				first, last = "nondisagg-0", "nondisagg-0"
 			}
 			c := start(t, cfg)
@@ -83,9 +85,9 @@ func TestDeadline(t *testing.T) {
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 2, Decode: 20})}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 2, Decode: 20}), Proxy: proxy.Config{Handoff: handoff}}
 			if handoff == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff = 0, 0, 1, ""
 			}
 			c := start(t, cfg)
 			// A second of prompt in a third of one.
@@ -121,11 +123,9 @@ func TestOverload(t *testing.T) {
 		t.Run(handoff, func(t *testing.T) {
 			// Not in parallel, it takes the whole machine. 64 blocks hold 4 prompts of 240
 			// tokens, and not their output: some are preempted.
-			cfg := Config{
-				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.005, Decode: 0.1}), KVBlocks: 64, MaxQueue: load * 3 / 4,
-			}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 0.005, Decode: 0.1}), Proxy: proxy.Config{Handoff: handoff, MaxQueue: load * 3 / 4}, Node: node.Config{KVBlocks: 64}}
 			if handoff == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff = 0, 0, 1, ""
 			}
 			c := start(t, cfg)
 			q := call{Prompt: prompt(0, 240), MaxTokens: 24, Stream: true}
@@ -190,7 +190,7 @@ func TestOverload(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	// A pool of 40 blocks, 640 tokens, and a model of 1,000.
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{MaxLen: 1000}), KVBlocks: 40})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{MaxLen: 1000}), Node: node.Config{KVBlocks: 40}})
 	p := func(n int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(prompt(1, n)), " ", ","), "[]") }
 	for _, bad := range []struct {
 		name, body string
@@ -245,21 +245,21 @@ func TestBadConfig(t *testing.T) {
 	left, known := kvcache.Available() // a pool of three quarters of it fits once
 	blocks := int(left/4*3/int64(p.KVGeometry.SlotBytes())) + 1
 	for _, bad := range []struct {
-		cfg  Config
+		cfg  Spec
 		want string
 	}{
-		{Config{}, "Nondisagg: 0: with 0 prefill and 0 decode nodes, nothing is served"},
-		{Config{Prefill: 1}, "Nondisagg: 0: with 1 prefill"},
-		{Config{Prefill: -1, Decode: 1}, "Prefill: -1: use 0 or more"},
-		{Config{Nondisagg: 1, Profile: broken}, "vocab: 0: use 1 or more"},
-		{Config{Nondisagg: 1, Profile: "h800"}, "h800"},
-		{Config{Prefill: 1, Decode: 1, Handoff: "drop"}, `Handoff: "drop": use one of`},
-		{Config{Prefill: 1, Decode: 1, Rails: []string{"tcp/nosuch0"}}, `Rails[0]: "tcp/nosuch0": this machine has no interface`},
-		{Config{Nondisagg: 1, KVBlocks: 1 << 40}, "KVBlocks: 1099511627776: use 1 to"},
-		{Config{Prefill: 1, Decode: 1, KVBlocks: blocks, WarmMiB: 1 << 40}, "WarmMiB: 1099511627776: 2 nodes"},
-		{Config{Prefill: 1, Decode: 1, Link: "rate=fast"}, `Link: "rate=fast": rate: "fast": no unit`},
+		{Spec{}, "Nondisagg: 0: with 0 prefill and 0 decode nodes, nothing is served"},
+		{Spec{Prefill: 1}, "Nondisagg: 0: with 1 prefill"},
+		{Spec{Prefill: -1, Decode: 1}, "Prefill: -1: use 0 or more"},
+		{Spec{Nondisagg: 1, Profile: broken}, "vocab: 0: use 1 or more"},
+		{Spec{Nondisagg: 1, Profile: "h800"}, "h800"},
+		{Spec{Prefill: 1, Decode: 1, Proxy: proxy.Config{Handoff: "drop"}}, `Handoff: "drop": use one of`},
+		{Spec{Prefill: 1, Decode: 1, Node: node.Config{Rails: []string{"tcp/nosuch0"}}}, `Rails[0]: "tcp/nosuch0": this machine has no interface`},
+		{Spec{Nondisagg: 1, Node: node.Config{KVBlocks: 1 << 40}}, "KVBlocks: 1099511627776: use 1 to"},
+		{Spec{Prefill: 1, Decode: 1, Node: node.Config{KVBlocks: blocks, WarmBytes: 1 << 60}}, "WarmBytes: 1099511627776: 2 nodes"},
+		{Spec{Prefill: 1, Decode: 1, Link: "rate=fast"}, `Link: "rate=fast": rate: "fast": no unit`},
 	} {
-		if bad.cfg.WarmMiB > 0 && !known {
+		if bad.cfg.Node.WarmBytes > 0 && !known {
 			continue // not refused where the system does not say what it has
 		}
 		c, err := Start(ctx, bad.cfg)
@@ -285,22 +285,22 @@ func TestFitWarm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Prefill: 1, Decode: 2, KVBlocks: int(left/4*3/int64(p.KVGeometry.SlotBytes())) + 1, WarmMiB: 1 << 40}
+	c := Spec{Prefill: 1, Decode: 2, Node: node.Config{KVBlocks: int(left/4*3/int64(p.KVGeometry.SlotBytes())) + 1, WarmBytes: 1 << 60}}
 	if err := c.Validate(); err == nil {
 		t.Fatal("three nodes with three quarters of the memory each are taken")
 	}
-	if fit := c.FitWarm(); fit < 1 || int64(fit) > left>>20/3 {
-		t.Errorf("%d MiB each for three nodes, of %d that are left", fit, left>>20)
-	} else if c.WarmMiB = fit; c.Validate() != nil {
-		t.Errorf("%d MiB: %v", fit, c.Validate())
+	if fit := c.FitWarm(); fit < 1 || int64(fit) > left/3 {
+		t.Errorf("%d MiB each for three nodes, of %d that are left", fit>>20, left>>20)
+	} else if c.Node.WarmBytes = fit; c.Validate() != nil {
+		t.Errorf("%d MiB: %v", fit>>20, c.Validate())
 	}
-	for _, c := range []Config{
-		{Prefill: 1, Decode: 1, WarmMiB: 1},
-		{Prefill: 1, Decode: 1, KVBlocks: 4, WarmMiB: 1 << 40}, // a pool that is smaller
-		{Nondisagg: 1, WarmMiB: 1 << 40},                       // which has none in memory beforehand
+	for _, c := range []Spec{
+		{Prefill: 1, Decode: 1, Node: node.Config{WarmBytes: 1 << 20}},
+		{Prefill: 1, Decode: 1, Node: node.Config{KVBlocks: 4, WarmBytes: 1 << 60}}, // a pool that is smaller
+		{Nondisagg: 1, Node: node.Config{WarmBytes: 1 << 60}},                       // which has none in memory beforehand
 	} {
-		if fit := c.FitWarm(); fit != c.WarmMiB {
-			t.Errorf("%+v: %d MiB", c, fit)
+		if fit := c.FitWarm(); fit != c.Node.WarmBytes {
+			t.Errorf("%+v: %d MiB", c, fit>>20)
 		}
 	}
 }
@@ -311,7 +311,7 @@ func TestKilledBySomebody(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := Start(ctx, Config{Nondisagg: 1, Profile: "zero", KVBlocks: 64, StopTimeout: patience})
+	c, err := Start(ctx, Spec{Nondisagg: 1, Profile: "zero", StopTimeout: patience, Node: node.Config{KVBlocks: 64}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestKilledBySomebody(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-p.Done()
-	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "nondisagg-0 ended by itself: signal: killed: ") || !strings.Contains(err.Error(), "memory ran out: fewer KV blocks (--num-gpu-blocks-override)") {
+	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "nondisagg-0 ended by itself: signal: killed: ") || !strings.Contains(err.Error(), "memory ran out: fewer KV blocks (--kv-blocks)") {
 		t.Error(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/proxy"
 	"kvferry/tokenizer"
 )
 
@@ -158,7 +159,7 @@ func TestClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := start(t, Config{Prefill: 1, Decode: 1, Handoff: "layerwise"})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Proxy: proxy.Config{Handoff: "layerwise"}})
 	chosen := strings.Split(os.Getenv(chosenEnv), ",")
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-15s%-8s%9s%9s%9s%12s%12s%12s\n", "", "", "ok", "tok in", "tok out", "mean TTFT", "mean ITL", "mean E2E")

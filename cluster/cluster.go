@@ -2,9 +2,12 @@
 // proxy and its nodes, each the same binary executed again, so that KV bytes
 // really cross process boundaries and the crash of one is a real crash.
 //
+// A [Spec] describes a cluster, and [Knobs] are its settings: flags, records, sweeps and the
+// command lines of children come from that table.
+//
 // A program that uses it calls [Child] first thing in main: in a child that runs
-// the daemon and never returns. The child's part in the cluster travels in an
-// environment variable. Its standard input is a pipe whose other end only the
+// the daemon and never returns. The child's command line is that of kvferry proxy or kvferry
+// node, as ps shows it. Its standard input is a pipe whose other end only the
 // parent holds, so that the kernel tells it when the parent is gone, kill -9
 // included, and it ends.
 //
@@ -20,177 +23,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"kvferry/engine"
-	"kvferry/engine/eos"
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/node"
-	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy"
 )
 
-// Config describes a cluster. Either Nondisagg or both Prefill and Decode must
-// be above 0.
-type Config struct {
-	Prefill, Decode, Nondisagg int    // nodes
-	Chunked                    bool   // of non-disaggregated nodes
-	Handoff                    string // one of handoff.Names; the proxy's default if empty
-	Placement                  string
-	ConditionalDisaggregation  int // see --conditional-disaggregation of the proxy
-	Migration                  placement.MigrationConfig
-	Profile                    string   // a shipped one's name, or a JSON file; the shipped A10 if empty
-	Link                       string   // see --link of the daemons; native if empty. Modelled NICs are shared as in virtual time
-	DecodeLinks                []string // of decode nodes instead, in turn
-	Rails                      []string // see --rail of the daemons; TCP over loopback if empty
-	KVBlocks                   int      // of each node; what the profile's GPU holds if 0
-	WarmMiB                    int      // see --kv-warm-mib of the daemons; none if 0
-	PrefixCaching              bool
-	Tiers                      kvcache.TierConfig // of each node
-	EOS                        eos.Lengths        // see --eos of the proxy; its default if zero
-	LoRAs                      []proxy.LoRA       // see --lora-modules of the proxy
-	TokensFromKV               bool               // see --tokens-from-kv of the daemons
-	KVChecks                   string             // see --kv-checks of the daemons; their default if empty
-	RequestTimeout             time.Duration      // this and those below: the daemons' defaults if 0
-	TransferTimeout            time.Duration
-	LeaseTTL                   time.Duration // how long a silent node counts as there
-	MaxQueue                   int           // requests that may wait; the proxy's default if 0
-	OTLPTracesEndpoint         string        // see --otlp-traces-endpoint of the proxy; none if empty
-	HTTP                       string        // host:port of the proxy; a free port of the loopback interface if empty
-
-	// Log gets the daemons' standard error, from a goroutine for each of them, one Write
-	// at a time. Default none. What it does not take is lost: a full disk must not end the
-	// daemons.
-	Log io.Writer `json:"-"`
-	// LogLevel of the daemons. Default info.
-	LogLevel string
-	// StopTimeout is how long Close lets a daemon drain before it kills it.
-	// Default 5 s.
-	StopTimeout time.Duration
-}
-
-// Validate lists every fault by its field, as a [config.Invalid].
-func (c Config) Validate() error {
-	var bad config.Faults
-	for _, n := range []struct {
-		field string
-		v     int
-	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}, {"KVBlocks", c.KVBlocks}, {"WarmMiB", c.WarmMiB}} {
-		bad.Refuse(n.v < 0, n.field, n.v, "use 0 or more")
-	}
-	if c.Nondisagg == 0 && (c.Prefill == 0 || c.Decode == 0) {
-		bad.Add("Nondisagg", c.Nondisagg, "with %d prefill and %d decode nodes, nothing is served: use one of it, or one of each of the others", c.Prefill, c.Decode)
-	}
-	role := "nondisagg"
-	if c.Prefill > 0 {
-		role = "prefill"
-	}
-	bad.Check("EOS", c.EOS.Validate())
-	n, err := c.node(role, role, "localhost:1")
-	bad.Check("", err)
-	for _, l := range c.DecodeLinks {
-		_, err := node.ResolveLink(n.Profile, l)
-		bad.Check("DecodeLinks", err)
-	}
-	if err == nil {
-		bad.Check("", n.Validate())
-	}
-	if len(bad) == 0 {
-		c.checkMemory(&bad, n)
-	}
-	return bad.Err("cluster.Config")
-}
-
-// node is the configuration of a node; an error is a [config.Invalid]. Parent and children
-// both make it, the former to find faults before it starts anything.
-func (c Config) node(role, name, registry string) (n node.Config, err error) {
-	n = node.Config{
-		ID: name, Proxy: registry, GRPCAddr: "127.0.0.1:0", Rails: c.Rails, KVBlocks: c.KVBlocks, WarmBytes: config.OrNone(c.WarmMiB << 20),
-		Chunked: c.Chunked && role == "nondisagg", PrefixCaching: c.PrefixCaching, Tiers: c.Tiers, KVChecks: c.KVChecks, TokensFromKV: c.TokensFromKV, TransferTimeout: c.TransferTimeout,
-		Role: map[string]proto.Role{
-			"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG,
-		}[role],
-	}
-	config.Default(&c.Profile, engine.DefaultProfile)
-	var bad config.Faults
-	if n.Profile, err = engine.LoadProfile(c.Profile); err != nil {
-		bad.Check("Profile", err)
-	} else if n.Link, err = node.ResolveLink(n.Profile, c.linkOf(role, name)); err != nil {
-		bad.Check("Link", err)
-	}
-	return n, bad.Err("cluster.Config")
-}
-
-// linkOf is the link of a node.
-func (c Config) linkOf(role, name string) string {
-	_, number, _ := strings.Cut(name, "-")
-	i, err := strconv.Atoi(number)
-	if role != "decode" || err != nil || len(c.DecodeLinks) == 0 {
-		return c.Link
-	}
-	return c.DecodeLinks[i%len(c.DecodeLinks)]
-}
-
-// LoRAs are adapters as the proxy is told of them.
-func LoRAs(ranks engine.Ranks) (loras []proxy.LoRA) {
-	for _, name := range slices.Sorted(maps.Keys(ranks)) {
-		loras = append(loras, proxy.LoRA{Name: name, Path: strconv.Itoa(ranks[name])})
-	}
-	return loras
-}
-
-// checkMemory holds what all nodes touch before they serve to the memory that is left:
-// each sees only its own.
-func (c Config) checkMemory(bad *config.Faults, n node.Config) {
-	nodes := int64(c.Prefill + c.Decode)
-	if left, ok := kvcache.Available(); ok && nodes > 0 && c.warmed(n) > left>>20/nodes {
-		bad.Add("WarmMiB", c.WarmMiB, "%d nodes have so many MiB of their pools in memory, and %d are left on this machine: use %d or less", nodes, left>>20, left>>20/nodes)
-	}
-}
-
-// warmed is how many MiB of its pool a node has in memory before it serves: WarmMiB, or all.
-func (c Config) warmed(n node.Config) int64 {
-	pool := int64(n.Profile.Blocks())
-	if c.KVBlocks > 0 {
-		pool = int64(c.KVBlocks)
-	}
-	return min(int64(c.WarmMiB), pool*int64(n.Profile.KVGeometry.SlotBytes())>>20)
-}
-
-// FitWarm is WarmMiB, or less where this machine has not so much left for each node that moves
-// KV: three quarters of what it has. The rest is for what they and their clients take besides.
-func (c Config) FitWarm() int {
-	n, err := c.node("prefill", "prefill", "localhost:1")
-	left, ok := kvcache.Available()
-	nodes := int64(c.Prefill + c.Decode)
-	if err != nil || !ok || nodes == 0 {
-		return c.WarmMiB
-	}
-	if room := left >> 20 / nodes * 3 / 4; c.warmed(n) > room {
-		return int(room)
-	}
-	return c.WarmMiB
-}
-
 // A Cluster is a proxy and its nodes, as child processes, from Start to Close. Its methods
 // may be called from any goroutine.
 type Cluster struct {
-	cfg  Config // with defaults
+	spec Spec   // with defaults
 	http string // host:port of the proxy, as grpc is
 	grpc string
 	// ledger is by which the nodes share their modelled NICs: a file without a name, that
 	// each has open. Nil without a modelled link.
-	ledger *os.File
+	ledger  *os.File
+	profile string // file of a profile that has no name, until Close; empty if there is none
 
 	mu    sync.Mutex
 	procs []*Process // all that were ever started, in order
@@ -211,21 +66,15 @@ type Process struct {
 // Start starts a cluster. It returns when proxy and nodes listen; the proxy's /health
 // answers 200 once the nodes have registered. ctx bounds the start only: the cluster runs
 // until Close. If Start fails, no process of it is left.
-func Start(ctx context.Context, cfg Config) (*Cluster, error) {
-	if err := cfg.Validate(); err != nil {
+func Start(ctx context.Context, spec Spec) (*Cluster, error) {
+	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	config.Default(&cfg.Log, io.Discard)
-	cfg.Log = &daemonLog{w: cfg.Log}
-	if len(cfg.Rails) == 0 {
-		cfg.Rails = []string{node.DefaultRail}
+	c, err := newCluster(spec)
+	if err != nil {
+		return nil, err
 	}
-	config.Default(&cfg.StopTimeout, 5*time.Second)
-	c := &Cluster{cfg: cfg}
-	if err := c.openLedger(); err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	hello, err := c.spawn(ctx, part{Name: "proxy", Role: "proxy"})
+	hello, err := c.spawnProxy(ctx)
 	if err != nil {
 		_ = c.Close() // why the proxy ended is in err
 		return nil, err
@@ -236,7 +85,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	for _, kind := range []struct {
 		role string
 		n    int
-	}{{"nondisagg", cfg.Nondisagg}, {"prefill", cfg.Prefill}, {"decode", cfg.Decode}} {
+	}{{"nondisagg", spec.Nondisagg}, {"prefill", spec.Prefill}, {"decode", spec.Decode}} {
 		for i := range kind.n {
 			starts = append(starts, start{kind.role, fmt.Sprintf("%s-%d", kind.role, i)})
 		}
@@ -254,9 +103,44 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
+// newCluster returns a cluster none of whose daemons has been started.
+func newCluster(spec Spec) (*Cluster, error) {
+	config.Default(&spec.Log, io.Discard)
+	spec.Log = &daemonLog{w: spec.Log}
+	config.Default(&spec.StopTimeout, 5*time.Second)
+	config.Default(&spec.Proxy.HTTPAddr, "127.0.0.1:0")
+	config.Default(&spec.Proxy.GRPCAddr, "127.0.0.1:0")
+	if spec.Proxy.Mode == "" {
+		switch {
+		case spec.Nondisagg == 0:
+			spec.Proxy.Mode = proxy.ModeDisagg
+		case spec.Prefill == 0:
+			spec.Proxy.Mode = proxy.ModeNondisagg
+		}
+	}
+	c := &Cluster{spec: spec}
+	if err := c.openLedger(); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	return c, c.writeProfile()
+}
+
+// writeProfile makes the file that the daemons read the profile from, if it is not one of a name.
+func (c *Cluster) writeProfile() error {
+	if c.spec.Costs == nil {
+		return nil
+	}
+	f, err := os.CreateTemp("", "kvferry-profile-*.json")
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	c.profile = f.Name()
+	return errors.Join(json.NewEncoder(f).Encode(c.spec.Costs), f.Close())
+}
+
 // openLedger makes the file by which the nodes share their modelled NICs, if they have such.
 func (c *Cluster) openLedger() (err error) {
-	if n, err := c.cfg.node("prefill", "prefill", "localhost:1"); err != nil || n.Link == nil || c.cfg.Prefill == 0 {
+	if link, err := c.spec.PacedLink(); err != nil || link == nil || c.spec.Prefill == 0 {
 		return err
 	}
 	if c.ledger, err = os.CreateTemp("", "kvferry-ledger-"); err != nil {
@@ -283,8 +167,17 @@ func (c *Cluster) Process(name string) *Process {
 // listens: it registers with the proxy after that. The name of one that has ended may be used
 // again.
 func (c *Cluster) AddNode(ctx context.Context, role, name string) error {
-	_, err := c.spawn(ctx, part{Name: name, Role: role})
+	roles := map[string]proto.Role{"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG}
+	d := c.spec.daemon(roles[role], name, c.grpc)
+	if cfg, err := d.NodeConfig(); err == nil && c.ledger != nil && cfg.Link != nil {
+		d.Node.Ledger = "/dev/fd/3" // the first of exec.Cmd's ExtraFiles
+	}
+	_, err := c.spawn(ctx, name, "node", d)
 	return err
+}
+
+func (c *Cluster) spawnProxy(ctx context.Context) (*hello, error) {
+	return c.spawn(ctx, "proxy", "proxy", &c.spec)
 }
 
 // Close stops every daemon, nodes first, so that they can still deregister, and returns what
@@ -293,31 +186,34 @@ func (c *Cluster) AddNode(ctx context.Context, role, name string) error {
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, p := range slices.Backward(c.Processes()) {
-		if err := p.stop(c.cfg.StopTimeout); err != nil {
+		if err := p.stop(c.spec.StopTimeout); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	if c.ledger != nil {
 		_ = c.ledger.Close() // a second time is no fault
 	}
+	if c.profile != "" {
+		_ = os.Remove(c.profile) // likewise
+	}
 	return errors.Join(errs...)
 }
 
-// spawn starts a part and waits for its hello. If that does not come, the process is killed
-// and stays among procs, where Close finds it ended.
-func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
-	pt.Config, pt.Registry, pt.Ledger = c.cfg, c.grpc, c.ledger != nil
-	spec, err := json.Marshal(pt)
-	if err != nil {
-		return nil, err
-	}
+// spawn starts the daemon that d describes, of the command proxy or node, and waits for its
+// hello. If that does not come, the process is killed and stays among procs, where Close finds it
+// ended.
+func (c *Cluster) spawn(ctx context.Context, name, command string, d *Spec) (*hello, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), partEnv+"="+string(spec))
-	cmd.Stderr = c.cfg.Log
+	as := *d
+	if c.profile != "" {
+		as.Profile = c.profile
+	}
+	cmd := exec.Command(exe, append([]string{command}, Knobs.For(commands[command]).Args(&as)...)...)
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.Stderr = c.spec.Log
 	if c.ledger != nil {
 		cmd.ExtraFiles = []*os.File{c.ledger}
 	}
@@ -332,9 +228,9 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("cluster: starting %s: %w", pt.Name, err)
+		return nil, fmt.Errorf("cluster: starting %s: %w", name, err)
 	}
-	p := &Process{Name: pt.Name, cmd: cmd, life: life, done: make(chan struct{})}
+	p := &Process{Name: name, cmd: cmd, life: life, done: make(chan struct{})}
 	c.mu.Lock()
 	c.procs = append(c.procs, p)
 	c.mu.Unlock()
@@ -369,7 +265,7 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 	case a := <-ready:
 		if a.err != nil {
 			_ = p.Kill()
-			return nil, fmt.Errorf("cluster: starting %s: %w", pt.Name, a.err)
+			return nil, fmt.Errorf("cluster: starting %s: %w", name, a.err)
 		}
 		return &a.h, nil
 	case <-ctx.Done():
@@ -390,7 +286,7 @@ func (p *Process) ended(err error, kills int64) {
 		err = errors.New(p.cmd.ProcessState.String())
 	}
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signal() == syscall.SIGKILL {
-		err = fmt.Errorf("%w: %s: fewer KV blocks (--num-gpu-blocks-override) take less of it", err, kvcache.KilledFor(kills))
+		err = fmt.Errorf("%w: %s: fewer KV blocks (--kv-blocks) take less of it", err, kvcache.KilledFor(kills))
 	}
 	p.err = fmt.Errorf("cluster: %s ended by itself: %w", p.Name, err)
 }

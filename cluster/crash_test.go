@@ -11,6 +11,8 @@ import (
 
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/node"
+	"kvferry/proxy"
 	"kvferry/transport/rails"
 )
 
@@ -54,10 +56,7 @@ func testKilledNode(t *testing.T, over []string, hand string, spare bool) {
 		k.nodes, lease = 2, patience
 	}
 	// A prompt of 384 tokens takes 0.4 s, its 1.5 MB 0.8 s more.
-	k.testCluster = start(t, Config{
-		Prefill: k.nodes, Decode: k.nodes, Handoff: hand, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
-		Link: "rate=2MB/s", LeaseTTL: lease, Rails: over,
-	})
+	k.testCluster = start(t, Spec{Prefill: k.nodes, Decode: k.nodes, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}), Link: "rate=2MB/s", Proxy: proxy.Config{Handoff: hand, LeaseTTL: lease}, Node: node.Config{Rails: over}})
 	c := k.testCluster
 	for i, m := range []moment{
 		{"prompt", "prefill", 384, c.working, false},
@@ -200,7 +199,7 @@ func (c *testCluster) transferring(hand string) func(string) bool {
 // tested in package node, where a proxy's port can be kept.)
 func TestKilledProxy(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
 	s := c.open(t.Context(), call{Prompt: prompt(1, 64), MaxTokens: 3000, Stream: true})
 	if !s.next(3) {
 		t.Fatal(s.r)
@@ -229,9 +228,7 @@ func TestFrozenNode(t *testing.T) {
 	for _, hand := range handoffs {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
-			c := start(t, Config{
-				Prefill: 1, Decode: 2, Handoff: hand, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), LeaseTTL: 5 * time.Second,
-			})
+			c := start(t, Spec{Prefill: 1, Decode: 2, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), Proxy: proxy.Config{Handoff: hand, LeaseTTL: 5 * time.Second}})
 			var frozen string
 			f := c.catch("a decode node runs the stream", 3, func(longer int) call {
 				return call{Prompt: prompt(1, 64), MaxTokens: 60 * longer, Stream: true}

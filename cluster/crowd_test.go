@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvferry/node"
+	"kvferry/proxy"
 )
 
 var crowd = flag.Int("crowd", 200, "requests of each of TestNobodyIsMoved's cells; 10000 is a crowd")
@@ -34,12 +37,12 @@ func TestNobodyIsMoved(t *testing.T) {
 				if load.capacity > 0 {
 					p.PrefillToken = 1000 / load.capacity / length
 				}
-				cfg := Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, p), KVBlocks: 2048}
+				cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, p), Proxy: proxy.Config{Handoff: handoff}, Node: node.Config{KVBlocks: 2048}}
 				if *crowd >= 10_000 {
-					cfg.LeaseTTL = 3 * time.Second // the daemons' default; tests' outlast a busy machine
+					cfg.Proxy.LeaseTTL = 3 * time.Second // the daemons' default; tests' outlast a busy machine
 				}
 				if handoff == "nondisagg" {
-					cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+					cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff = 0, 0, 1, ""
 				}
 				c := start(t, cfg)
 				c.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *crowd}}

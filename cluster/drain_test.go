@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"kvferry/proxy"
 )
 
 // TestDrainNode asks a decode or prefill node to end while it works on a stream:
@@ -15,7 +17,7 @@ func TestDrainNode(t *testing.T) {
 	for _, handoff := range handoffs {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
-			c := start(t, Config{Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20})})
+			c := start(t, Spec{Prefill: 1, Decode: 2, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), Proxy: proxy.Config{Handoff: handoff}})
 			retries := "kvferry:request_retries_total"
 			ask := func(longer int) call { return call{Prompt: prompt(1, 64), MaxTokens: 60 * longer, Stream: true} }
 			var busy, other string
@@ -71,7 +73,7 @@ func TestDrainPrefillNode(t *testing.T) {
 	for _, handoff := range handoffs {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
-			c := start(t, Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20})})
+			c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}), Proxy: proxy.Config{Handoff: handoff}})
 			f := c.catch("the prompt is computed", 0, func(longer int) call {
 				return call{Prompt: prompt(1, 256*longer), MaxTokens: 8, Stream: true}
 			}, func() bool { return c.running("prefill-0") == 1 })
@@ -91,7 +93,7 @@ func TestDrainPrefillNode(t *testing.T) {
 // TestDrainProxy: SIGTERM lets streams end and refuses what comes after it.
 func TestDrainProxy(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
 	q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
 	// Another, of a minute, holds the proxy until its client leaves.
 	ctx, leave := context.WithCancel(t.Context())
@@ -129,7 +131,7 @@ func TestDrainProxy(t *testing.T) {
 // the limit.
 func TestClose(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 10})})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 10})})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	s := c.open(ctx, call{Prompt: prompt(1, 64), MaxTokens: 30, Stream: true})

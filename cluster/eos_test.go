@@ -13,6 +13,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/node"
 	"kvferry/proxy"
 	"kvferry/sim"
 )
@@ -40,9 +41,9 @@ func TestEOSAfterKill(t *testing.T) {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
 			role := "decode"
-			cfg := Config{Prefill: 1, Decode: 2, Handoff: hand, Profile: profile(t, cost{Decode: 10}), LeaseTTL: patience, EOS: lengths}
+			cfg := Spec{Prefill: 1, Decode: 2, Profile: profile(t, cost{Decode: 10}), Proxy: proxy.Config{Handoff: hand, LeaseTTL: patience, EOS: lengths}}
 			if hand == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff, role = 0, 0, 2, "", "nondisagg"
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff, role = 0, 0, 2, "", "nondisagg"
 			}
 			c := start(t, cfg)
 			for attempt := 0; ; attempt++ {
@@ -93,7 +94,7 @@ func TestEOSAsSimulated(t *testing.T) {
 	for _, h := range []handoff.Handoff{handoff.None, handoff.Pull, handoff.Layerwise} {
 		t.Run("handoff="+h.Name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Prefill: 1, Decode: 1, Handoff: h.Name, Profile: profile(t, cost{PrefillToken: 0.01, Decode: 0.5}), EOS: lengths}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 0.01, Decode: 0.5}), Proxy: proxy.Config{Handoff: h.Name, EOS: lengths}}
 			if h == handoff.None {
 				cfg.Prefill, cfg.Decode, cfg.Nondisagg = 0, 0, 1
 			}
@@ -141,9 +142,9 @@ func TestStopString(t *testing.T) {
 	for _, hand := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Prefill: 1, Decode: 1, Handoff: hand, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), Link: "rate=20MB/s"}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), Link: "rate=20MB/s", Proxy: proxy.Config{Handoff: hand}}
 			if hand == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff, cfg.Link = 0, 0, 1, "", ""
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff, cfg.Link = 0, 0, 1, "", ""
 			}
 			c := start(t, cfg)
 			p := prompt(3, 300)
@@ -176,12 +177,9 @@ func TestPrefixCachesApart(t *testing.T) {
 	for _, hand := range []string{"nondisagg", "pull", "layerwise"} {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{
-				Prefill: 1, Decode: 1, Handoff: hand, Profile: profile(t, cost{PrefillToken: 0.01, Decode: 0.5}), PrefixCaching: true, Placement: "prefix-aware",
-				LoRAs: []proxy.LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "/adapters/chat"}},
-			}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 0.01, Decode: 0.5}), Proxy: proxy.Config{Handoff: hand, Placement: "prefix-aware", LoRAs: []proxy.LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "/adapters/chat"}}}, Node: node.Config{PrefixCaching: true}}
 			if hand == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff = 0, 0, 1, ""
 			}
 			c := start(t, cfg)
 			p := prompt(1, 500)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/node"
+	"kvferry/proxy"
 )
 
 // TestEquality sends the same prompts through every way of serving. A prompt's
@@ -16,15 +18,15 @@ func TestEquality(t *testing.T) {
 	lengths := []int{1, 15, 16, 17, 100, 333, 512, 640} // below, at and above block and chunk
 	for i, way := range []struct {
 		name string
-		cfg  Config
+		cfg  Spec
 	}{
-		{"chunked", Config{Nondisagg: 1, Chunked: true}},
-		{"nondisagg x2", Config{Nondisagg: 2}},
-		{"v0", Config{Prefill: 2, Decode: 2, Handoff: "v0"}},
-		{"pull", Config{Prefill: 2, Decode: 2, Handoff: "pull"}},
-		{"layerwise", Config{Prefill: 2, Decode: 2, Handoff: "layerwise"}},
-		{"layerwise, conditional", Config{Prefill: 2, Decode: 2, Handoff: "layerwise", ConditionalDisaggregation: 100}},
-		{"pull, conditional", Config{Prefill: 2, Decode: 2, Handoff: "pull", ConditionalDisaggregation: 100}},
+		{"chunked", Spec{Nondisagg: 1, Node: node.Config{Chunked: true}}},
+		{"nondisagg x2", Spec{Nondisagg: 2}},
+		{"v0", Spec{Prefill: 2, Decode: 2, Proxy: proxy.Config{Handoff: "v0"}}},
+		{"pull", Spec{Prefill: 2, Decode: 2, Proxy: proxy.Config{Handoff: "pull"}}},
+		{"layerwise", Spec{Prefill: 2, Decode: 2, Proxy: proxy.Config{Handoff: "layerwise"}}},
+		{"layerwise, conditional", Spec{Prefill: 2, Decode: 2, Proxy: proxy.Config{Handoff: "layerwise", ConditionalDisaggregation: 100}}},
+		{"pull, conditional", Spec{Prefill: 2, Decode: 2, Proxy: proxy.Config{Handoff: "pull", ConditionalDisaggregation: 100}}},
 	} {
 		for _, caching := range []bool{false, true} {
 			if testing.Short() && caching != (i%2 == 0) {
@@ -33,7 +35,7 @@ func TestEquality(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/caching=%t", way.name, caching), func(t *testing.T) {
 				t.Parallel()
 				cfg := way.cfg
-				cfg.PrefixCaching, cfg.Profile, cfg.Placement = caching, profile(t, cost{PrefillToken: 0.02, Decode: 1}), "round-robin"
+				cfg.Node.PrefixCaching, cfg.Profile, cfg.Proxy.Placement = caching, profile(t, cost{PrefillToken: 0.02, Decode: 1}), "round-robin"
 				c := start(t, cfg)
 				var calls []call
 				for i, n := range lengths {
@@ -76,9 +78,9 @@ func TestPrefixCache(t *testing.T) {
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.02, Decode: 1}), PrefixCaching: true}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 0.02, Decode: 1}), Proxy: proxy.Config{Handoff: handoff}, Node: node.Config{PrefixCaching: true}}
 			if handoff == "nondisagg" {
-				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Proxy.Handoff = 0, 0, 1, ""
 			}
 			c := start(t, cfg)
 			var bytes [2]float64
@@ -129,9 +131,7 @@ func TestPrefixComputedHere(t *testing.T) {
 	for _, handoff := range handoffs {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
-			c := start(t, Config{
-				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.02, Decode: 1}), PrefixCaching: true, ConditionalDisaggregation: 64,
-			})
+			c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{PrefillToken: 0.02, Decode: 1}), Proxy: proxy.Config{Handoff: handoff, ConditionalDisaggregation: 64}, Node: node.Config{PrefixCaching: true}})
 			for _, tokens := range []int{64, 200} {
 				q := call{Prompt: prompt(1, tokens), MaxTokens: 4}
 				r := c.do(q)
@@ -152,13 +152,13 @@ func TestPrefixComputedHere(t *testing.T) {
 // the hand-off.
 var accounts = []struct {
 	name          string
-	cfg           Config
+	cfg           Spec
 	first, second []string
 }{
-	{"nondisagg", Config{Nondisagg: 1}, parts, nil},
-	{"v0", Config{Prefill: 1, Decode: 1, Handoff: "v0", Link: "tcp"}, parts, nil},
-	{"pull", Config{Prefill: 1, Decode: 1, Handoff: "pull", Link: "tcp"}, parts, nil},
-	{"layerwise", Config{Prefill: 1, Decode: 1, Handoff: "layerwise", Link: "tcp"}, parts[:3], parts[3:]},
+	{"nondisagg", Spec{Nondisagg: 1}, parts, nil},
+	{"v0", Spec{Prefill: 1, Decode: 1, Link: "tcp", Proxy: proxy.Config{Handoff: "v0"}}, parts, nil},
+	{"pull", Spec{Prefill: 1, Decode: 1, Link: "tcp", Proxy: proxy.Config{Handoff: "pull"}}, parts, nil},
+	{"layerwise", Spec{Prefill: 1, Decode: 1, Link: "tcp", Proxy: proxy.Config{Handoff: "layerwise"}}, parts[:3], parts[3:]},
 }
 
 var parts = []string{"proxy", "queue", "prefill", "post", "wire", "land", "first_decode"}

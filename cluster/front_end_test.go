@@ -40,7 +40,7 @@ func TestFrontEnd(t *testing.T) {
 		t.Fatalf("virtual time took %v, the tokens alone %v", virtual.Duration, least)
 	}
 
-	c := start(t, Config{Nondisagg: 1, Profile: write(t, p)})
+	c := start(t, Spec{Nondisagg: 1, Profile: write(t, p)})
 	began := time.Now()
 	var all sync.WaitGroup
 	for i := range n {

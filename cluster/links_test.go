@@ -12,6 +12,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/load"
 	"kvferry/placement"
+	"kvferry/proxy"
 	"kvferry/sim"
 )
 
@@ -44,7 +45,7 @@ func TestWritersMeet(t *testing.T) {
 		t.Fatalf("virtual time took %v, the link alone %v", virtual.Duration, least)
 	}
 
-	c := start(t, Config{Prefill: n, Decode: 1, Profile: path, Handoff: handoff.Push.Name, Placement: placement.RoundRobin, Link: link})
+	c := start(t, Spec{Prefill: n, Decode: 1, Profile: path, Link: link, Proxy: proxy.Config{Handoff: handoff.Push.Name, Placement: placement.RoundRobin}})
 	began := time.Now()
 	var all sync.WaitGroup
 	for i := range n {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kvferry/internal/clock/clocktest"
+	"kvferry/node"
 )
 
 type fullDisk struct{}
@@ -18,7 +19,7 @@ func TestLogLost(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cl, err := Start(ctx, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), KVBlocks: 64, LogLevel: "debug", Log: fullDisk{}})
+	cl, err := Start(ctx, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), LogLevel: "debug", Log: fullDisk{}, Node: node.Config{KVBlocks: 64}})
 	if err != nil {
 		t.Fatal(err)
 	}

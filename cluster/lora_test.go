@@ -9,6 +9,7 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/load"
+	"kvferry/proxy"
 	"kvferry/sim"
 )
 
@@ -39,7 +40,7 @@ func TestAdaptersAsSimulated(t *testing.T) {
 	for _, h := range []handoff.Handoff{handoff.None, handoff.Layerwise} {
 		t.Run("handoff="+h.Name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Prefill: 1, Decode: 1, Handoff: h.Name, Profile: write(t, prof), LoRAs: LoRAs(ranks)}
+			cfg := Spec{Prefill: 1, Decode: 1, Profile: write(t, prof), Proxy: proxy.Config{Handoff: h.Name, LoRAs: LoRAs(ranks)}}
 			if h == handoff.None {
 				cfg.Prefill, cfg.Decode, cfg.Nondisagg = 0, 0, 1
 			}

@@ -23,6 +23,7 @@ import (
 	"kvferry/engine/modelled"
 	"kvferry/handoff"
 	"kvferry/internal/clock/clocktest"
+	"kvferry/internal/config"
 	"kvferry/kvcache"
 	"kvferry/proxy/openai"
 )
@@ -107,14 +108,15 @@ type testCluster struct {
 // start starts a cluster that serves. At the end it must stop as asked, with no
 // crash and no race on its way. Leases last longer than a busy machine is silent,
 // except where the test is about them. Where the geometry is the small one, tokens are drawn from KV.
-func start(t testing.TB, cfg Config) *testCluster {
+func start(t testing.TB, cfg Spec) *testCluster {
 	t.Helper()
 	logs := &clocktest.Log{}
 	cfg.Log = logs
+	config.Default(&cfg.Node.WarmBytes, -1) // none
 	if p, err := engine.LoadProfile(cmp.Or(cfg.Profile, engine.DefaultProfile)); err == nil {
-		cfg.TokensFromKV = p.KVGeometry == smallGeometry(t)
+		cfg.Node.TokensFromKV = p.KVGeometry == smallGeometry(t)
 	}
-	for _, limit := range []*time.Duration{&cfg.RequestTimeout, &cfg.LeaseTTL, &cfg.StopTimeout} {
+	for _, limit := range []*time.Duration{&cfg.Proxy.RequestTimeout, &cfg.Proxy.LeaseTTL, &cfg.StopTimeout} {
 		if *limit == 0 {
 			*limit = patience
 		}

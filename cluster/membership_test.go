@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"kvferry/handoff"
+	"kvferry/proxy"
 )
 
 // TestDoubledIDs starts a second decode node under each of the ids that are there. They
 // end with an error that says whose the id is; the first ones serve on, undisturbed.
 func TestDoubledIDs(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 2, Handoff: handoff.Layerwise.Name, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), LeaseTTL: 4 * time.Second})
+	c := start(t, Spec{Prefill: 1, Decode: 2, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), Proxy: proxy.Config{Handoff: handoff.Layerwise.Name, LeaseTTL: 4 * time.Second}})
 	first := []*Process{c.Process("decode-0"), c.Process("decode-1")}
 	for _, p := range first {
 		if err := c.AddNode(t.Context(), "decode", p.Name); err != nil {
@@ -58,10 +59,7 @@ func TestDoubledIDs(t *testing.T) {
 func TestStoppedProxy(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second // longer than a node gets no CPU where the machine is busy, which is no fault of the proxy's
-	c := start(t, Config{
-		Prefill: 2, Decode: 2, Handoff: handoff.Pull.Name, LeaseTTL: ttl,
-		Profile: profile(t, cost{PrefillToken: 5, Decode: 10}), // 50 prompts of 64 tokens: 8 s on two nodes, in steps of several
-	})
+	c := start(t, Spec{Prefill: 2, Decode: 2, Profile: profile(t, cost{PrefillToken: 5, Decode: 10}), Proxy: proxy.Config{Handoff: handoff.Pull.Name, LeaseTTL: ttl}})
 	const requests = 50
 	results := make([]result, requests)
 	var wg sync.WaitGroup

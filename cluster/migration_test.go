@@ -6,13 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/node"
 	"kvferry/placement"
+	"kvferry/proxy"
 )
 
 // migrating is a cluster whose running requests go wherever there are fewer, at once.
-func migrating(t *testing.T, cfg Config) *testCluster {
-	cfg.Profile, cfg.Placement = profile(t, cost{PrefillToken: 0.02, Decode: 5}), placement.RoundRobin
-	cfg.Migration = placement.MigrationConfig{Policy: placement.Periodic, Interval: 10 * time.Millisecond, Threshold: 1}
+func migrating(t *testing.T, cfg Spec) *testCluster {
+	cfg.Profile, cfg.Proxy.Placement = profile(t, cost{PrefillToken: 0.02, Decode: 5}), placement.RoundRobin
+	cfg.Proxy.Migration = placement.MigrationConfig{Policy: placement.Periodic, Interval: 10 * time.Millisecond, Threshold: 1}
 	return start(t, cfg)
 }
 
@@ -33,12 +35,12 @@ func uneven(longer int) (calls []call) {
 // of those that stay, and every block that was moved is right.
 func TestMigration(t *testing.T) {
 	t.Parallel()
-	ways := []Config{{Nondisagg: 2}, {Nondisagg: 2, PrefixCaching: true}}
+	ways := []Spec{{Nondisagg: 2}, {Nondisagg: 2, Node: node.Config{PrefixCaching: true}}}
 	for _, h := range handoffs {
-		ways = append(ways, Config{Prefill: 1, Decode: 2, Handoff: h})
+		ways = append(ways, Spec{Prefill: 1, Decode: 2, Proxy: proxy.Config{Handoff: h}})
 	}
 	for _, way := range ways {
-		t.Run(fmt.Sprintf("%s/caching=%t", way.Handoff, way.PrefixCaching), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/caching=%t", way.Proxy.Handoff, way.Node.PrefixCaching), func(t *testing.T) {
 			t.Parallel()
 			c := migrating(t, way)
 			for longer := 1; ; longer *= 2 {
@@ -90,7 +92,7 @@ func TestMigration(t *testing.T) {
 // request has its tokens all the same.
 func TestMigrationAndDeath(t *testing.T) {
 	t.Parallel()
-	c := migrating(t, Config{Nondisagg: 3})
+	c := migrating(t, Spec{Nondisagg: 3})
 	calls := uneven(4)
 	var all sync.WaitGroup
 	for i, q := range calls {
@@ -116,7 +118,7 @@ func TestMigrationAndDeath(t *testing.T) {
 // they would have ended.
 func TestMigrationOnDrain(t *testing.T) {
 	t.Parallel()
-	c := migrating(t, Config{Nondisagg: 2})
+	c := migrating(t, Spec{Nondisagg: 2})
 	q := call{Prompt: prompt(1, 100), MaxTokens: 1500, Stream: true}
 	f := c.fly(t.Context(), q, 3)
 	<-f.first

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"kvferry/node"
 )
 
 const orphanEnv = "KVFERRY_TEST_ORPHAN"
@@ -21,7 +23,7 @@ func orphan() int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	os.Unsetenv(orphanEnv) // its children are none
-	c, err := Start(ctx, Config{Prefill: 1, Decode: 1, Profile: "zero", KVBlocks: 64})
+	c, err := Start(ctx, Spec{Prefill: 1, Decode: 1, Profile: "zero", Node: node.Config{KVBlocks: 64}})
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"kvferry/handoff"
+	"kvferry/node"
 	"kvferry/placement"
+	"kvferry/proxy"
 )
 
 // TestMixedRails: two clusters in one, whose rails do not reach each other, and a decode node with a small KV pool
@@ -16,7 +18,7 @@ func TestMixedRails(t *testing.T) {
 	t.Parallel()
 	for _, hand := range []string{handoff.Pull.Name, handoff.Layerwise.Name} {
 		t.Run(hand, func(t *testing.T) {
-			c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), Handoff: hand, Placement: placement.RoundRobin, KVBlocks: 256})
+			c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), Proxy: proxy.Config{Handoff: hand, Placement: placement.RoundRobin}, Node: node.Config{KVBlocks: 256}})
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			add := func(role, name string) {
@@ -25,9 +27,9 @@ func TestMixedRails(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			c.cfg.KVBlocks = 8
+			c.spec.Node.KVBlocks = 8
 			add("decode", "decode-1")
-			c.cfg.Rails, c.cfg.KVBlocks = []string{"cma"}, 256
+			c.spec.Node.Rails, c.spec.Node.KVBlocks = []string{"cma"}, 256
 			add("prefill", "prefill-2") // has nobody yet
 			c.poll("prefill-2 to be told", func() bool {
 				return strings.Contains(c.logs.String(), "node.rails: prefill-2 has cma of ") && strings.Contains(c.logs.String(), "the decode nodes have tcp: ")

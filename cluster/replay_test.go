@@ -23,6 +23,8 @@ import (
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/node"
+	"kvferry/proxy"
 	"kvferry/sim"
 )
 
@@ -88,7 +90,7 @@ func TestReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := start(t, Config{Prefill: 1, Decode: 1, Handoff: "layerwise", Profile: path, PrefixCaching: true})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: path, Proxy: proxy.Config{Handoff: "layerwise"}, Node: node.Config{PrefixCaching: true}})
 	tap := newTap(t, c.URL())
 
 	file := filepath.Join(t.TempDir(), "trace.jsonl")

@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"kvferry/node"
+	"kvferry/proxy"
 )
 
 // raw sends text over a connection from an address of the loopback network, and reads
@@ -51,7 +54,7 @@ func post(path, body string, length int) string {
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	const queue = 64
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), KVBlocks: 256, MaxQueue: queue})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), Proxy: proxy.Config{MaxQueue: queue}, Node: node.Config{KVBlocks: 256}})
 	pending := func() float64 { return c.metric(`kvferry:connections{state="pending"}`) }
 	before := pending()
 	for range 4 * queue {
@@ -71,7 +74,7 @@ func TestSlowBodies(t *testing.T) {
 // TestUnreadAnswers: three clients of each kind that ask and read nothing are given up.
 func TestUnreadAnswers(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), KVBlocks: 256, RequestTimeout: 10 * time.Second})
+	c := start(t, Spec{Prefill: 1, Decode: 1, Profile: profile(t, cost{}), Proxy: proxy.Config{RequestTimeout: 10 * time.Second}, Node: node.Config{KVBlocks: 256}})
 	c.http.CloseIdleConnections()
 	proxy := c.Process("proxy")
 	before := descriptors(t, proxy)

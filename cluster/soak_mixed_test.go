@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/node"
 	"kvferry/placement"
+	"kvferry/proxy"
 )
 
 var soakTime = flag.Duration("soak-time", 0, "how long TestSoakMixed goes on; 0 is the short version, of one hand-off")
@@ -54,12 +56,7 @@ func (x *mixed) run(t *testing.T, handoff string, long time.Duration) {
 	}
 	x.slot = int64(p.KVGeometry.SlotBytes())
 	x.pool = blocks * x.slot
-	x.testCluster = start(t, Config{
-		Prefill: 2, Decode: 2, Handoff: handoff, Profile: path, KVBlocks: blocks, PrefixCaching: true, Placement: placement.PrefixAware,
-		LoRAs:          LoRAs(engine.Ranks{"sql": 16, "chat": 8}),
-		Migration:      placement.MigrationConfig{Policy: placement.Periodic, Interval: 200 * time.Millisecond, Threshold: 1},
-		RequestTimeout: 10 * time.Minute, TransferTimeout: time.Minute,
-	})
+	x.testCluster = start(t, Spec{Prefill: 2, Decode: 2, Profile: path, Proxy: proxy.Config{Handoff: handoff, Placement: placement.PrefixAware, LoRAs: LoRAs(engine.Ranks{"sql": 16, "chat": 8}), Migration: placement.MigrationConfig{Policy: placement.Periodic, Interval: 200 * time.Millisecond, Threshold: 1}, RequestTimeout: 10 * time.Minute}, Node: node.Config{KVBlocks: blocks, PrefixCaching: true, TransferTimeout: time.Minute}})
 	x.half(long / 2)
 	before := x.holdings()
 	x.half(long / 2)

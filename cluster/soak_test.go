@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/node"
+	"kvferry/proxy"
 )
 
 var soakRequests = flag.Int("soak", 0, "requests of each of TestSoak's cells; a tenth of that where the GPU is modelled. 0 is the short version")
@@ -81,10 +83,7 @@ func (x *soak) run(t *testing.T, profile, handoff string) {
 	x.pool = blocks * x.slot
 	// Leases, transfers and requests that run out tell of a machine that has other
 	// things to do.
-	x.testCluster = start(t, Config{
-		Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile, KVBlocks: blocks,
-		LeaseTTL: time.Minute, TransferTimeout: time.Minute, RequestTimeout: 10 * time.Minute,
-	})
+	x.testCluster = start(t, Spec{Prefill: 1, Decode: 1, Profile: profile, Proxy: proxy.Config{Handoff: handoff, LeaseTTL: time.Minute, RequestTimeout: 10 * time.Minute}, Node: node.Config{KVBlocks: blocks, TransferTimeout: time.Minute}})
 	x.peak = make(map[string]int)
 	x.burst(x.requests / 2)
 	before := x.held("half of it")
@@ -245,7 +244,7 @@ func mb(n int64) float64 { return float64(n) / 1e6 }
 
 // probe has a daemon of these tests say what it holds when it gets SIGUSR1.
 func probe() {
-	if os.Getenv(partEnv) == "" {
+	if os.Getenv(childEnv) == "" {
 		return
 	}
 	asked := make(chan os.Signal, 1)

@@ -10,6 +10,7 @@ import (
 	"kvferry/engine"
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/node"
 	"kvferry/sim"
 )
 
@@ -48,7 +49,7 @@ func TestTiers(t *testing.T) {
 		t.Fatalf("virtual time: %+v", want)
 	}
 
-	c := start(t, Config{Nondisagg: 1, Profile: path, PrefixCaching: true, KVBlocks: 105, Tiers: tiers})
+	c := start(t, Spec{Nondisagg: 1, Profile: path, Node: node.Config{PrefixCaching: true, KVBlocks: 105, Tiers: tiers}})
 	asker := client.New(client.Config{URL: c.URL(), Timeout: patience})
 	defer asker.Close()
 	var real []time.Duration

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +26,9 @@ import (
 // DefaultRail is what a node moves KV over that is given nothing else: TCP sockets, which
 // nodes of the same machine reach.
 const DefaultRail = "127.0.0.1:0"
+
+// DefaultWarmBytes are 8 prompts of the shipped profile's longest row, 66 MB each.
+const DefaultWarmBytes = 512 << 20
 
 // Config describes a prefill, decode or non-disaggregated node. ID, Role and
 // Proxy are required; a zero value of another field is its default.
@@ -105,6 +109,10 @@ type Config struct {
 	// of Profile.
 	NewExecutor func(*kvcache.Slab, clock.Clock) (engine.Executor, error)
 
+	// Settings are what the node tells the proxy of its configuration, for /server_info, by names.
+	// Default nil: nothing.
+	Settings map[string]any
+
 	Logger *slog.Logger // default slog.Default
 	Clock  clock.Clock  // default clock.Precise
 
@@ -131,7 +139,7 @@ func (c *Config) setDefaults() error {
 	config.Default(&c.Model, c.Profile.Model)
 	c.PrefixCaching = c.PrefixCaching || c.Profile.RadixCache()
 	config.Default(&c.KVChecks, DefaultKVChecks)
-	config.Default(&c.WarmBytes, 512<<20)
+	config.Default(&c.WarmBytes, DefaultWarmBytes)
 	config.Default(&c.TransferTimeout, 10*time.Second)
 	config.Default(&c.HoldTimeout, time.Minute)
 	config.Default(&c.DrainTimeout, 30*time.Second)
@@ -278,6 +286,9 @@ func (n *Node) info() *proto.NodeInfo {
 	info.KvTokenBytes, info.SequenceNs = uint32(p.KVGeometry.TokenBytes()), uint32(min(p.SequenceTime(), math.MaxUint32))
 	step, token := p.Slowest()
 	info.StepUs, info.PromptTokenNs = proto.Microseconds(step), uint32(min(token, math.MaxUint32))
+	if text, err := json.Marshal(c.Settings); err == nil {
+		info.Settings = string(text)
+	}
 	for i, r := range n.kv.Rails() {
 		info.Rails = append(info.Rails, rails.WithOptions(r.Name, c.Rails[i]))
 	}

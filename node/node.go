@@ -83,7 +83,7 @@ func New(cfg Config) (_ *Node, err error) {
 	}()
 	prof := cfg.Profile
 	if left, ok := kvcache.Available(); ok && int64(cfg.KVBlocks) > left/int64(prof.KVGeometry.SlotBytes()) {
-		cfg.Logger.Warn("the KV pool is larger than the memory that is left here: under load the kernel may end this process; --num-gpu-blocks-override makes it smaller",
+		cfg.Logger.Warn("the KV pool is larger than the memory that is left here: under load the kernel may end this process; --kv-blocks makes it smaller",
 			"node", cfg.ID, "kv_blocks", cfg.KVBlocks, "fit", left/int64(prof.KVGeometry.SlotBytes()))
 	}
 	pool := kvcache.NewPool(cfg.KVBlocks, prof.KVGeometry.BlockTokens, cfg.PrefixCaching)

@@ -297,6 +297,7 @@ type NodeInfo struct {
 	Protocol     uint32 `protobuf:"varint,60,opt,name=protocol,proto3" json:"protocol,omitempty"`                               // version of this protocol that the node speaks; 0: it was built before there were versions
 	// reach has an entry for each of rails: rails of two nodes can reach each other only if their entries are equal.
 	Reach         []string `protobuf:"bytes,61,rep,name=reach,proto3" json:"reach,omitempty"`
+	Settings      string   `protobuf:"bytes,62,opt,name=settings,proto3" json:"settings,omitempty"` // of the node's configuration by their names, a JSON object
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -504,6 +505,13 @@ func (x *NodeInfo) GetReach() []string {
 		return x.Reach
 	}
 	return nil
+}
+
+func (x *NodeInfo) GetSettings() string {
+	if x != nil {
+		return x.Settings
+	}
+	return ""
 }
 
 // Load is the node's state after an iteration or at a heartbeat.
@@ -3364,7 +3372,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\xec\x05\n" +
+	"kvferry.v1\"\x88\x06\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -3393,7 +3401,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rprefix_blocks\x18( \x01(\rR\fprefixBlocks\x12\x1c\n" +
 	"\tscheduler\x18\x18 \x01(\tR\tscheduler\x12\x1a\n" +
 	"\bprotocol\x18< \x01(\rR\bprotocol\x12\x14\n" +
-	"\x05reach\x18= \x03(\tR\x05reach\"\xe6\b\n" +
+	"\x05reach\x18= \x03(\tR\x05reach\x12\x1a\n" +
+	"\bsettings\x18> \x01(\tR\bsettings\"\xe6\b\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -19,13 +20,19 @@ func serveVersion(w http.ResponseWriter, _ *http.Request) {
 	wire.JSON(w, map[string]string{"version": version.String()})
 }
 
+// settings are what a node says of its configuration; nil if that is nothing that is understood.
+func settings(n *proto.NodeInfo) (all map[string]any) {
+	_ = json.Unmarshal([]byte(n.Settings), &all)
+	return all
+}
+
 // serveServerInfo is GET /server_info.
 func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	c, _ := p.cluster()
-	info := serverinfo.Proxy{
-		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement, Conditional: p.cfg.ConditionalDisaggregation,
-		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
-		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, KVGeometry: c.KVGeometry, Nodes: []serverinfo.Node{}, ServedNames: []string{}, EOS: p.cfg.EOS.String(),
+	info := serverinfo.Info{
+		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
+		Model: c.Model, Vocab: int(c.Vocab), BlockTokens: int(c.BlockTokens), MaxModelLen: int(c.MaxModelLen),
+		Profile: c.Profile, Fingerprint: c.ProfileFingerprint, KVGeometry: c.KVGeometry, Nodes: []serverinfo.Node{}, ServedNames: []string{}, EOS: p.cfg.EOS.String(), Settings: p.cfg.Settings,
 	}
 	if m := p.model(c); m.Name != "" {
 		info.ServedNames = slices.Concat([]string{m.Name}, m.Aliases, m.Adapters)
@@ -46,8 +53,8 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 		n := state.Info
 		info.Nodes = append(info.Nodes, serverinfo.Node{
 			ID: n.Id, Role: proto.RoleName(n.Role), Up: state.Up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr, URL: state.URL,
-			Profile: n.Profile, ProfileFingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
-			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Scheduler: n.Scheduler, MaxLoRAs: state.MaxLoRAs, Adapters: append([]string{}, state.Adapters...), Version: n.Version,
+			Profile: n.Profile, Fingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
+			KVBlocks: int(n.KvBlocks), Chunked: n.Chunked, Scheduler: n.Scheduler, MaxLoRAs: state.MaxLoRAs, Adapters: append([]string{}, state.Adapters...), Version: n.Version, Settings: settings(n),
 		})
 	}
 	wire.JSON(w, serverinfo.Server{ModelPath: info.Model, InternalStates: make([]serverinfo.InternalState, 1), Kvferry: info})

@@ -52,12 +52,12 @@ func TestMixedProfilesAreNamed(t *testing.T) {
 	if log := log.String(); !strings.Contains(log, "nodes of different profiles") || !strings.Contains(log, "decode-1: fake (0123456789abcdef)") {
 		t.Error(log)
 	}
-	if info := c.serverInfo(); info.Profile != "fake, my-gpu" || info.ProfileFingerprint != "" || info.Nodes[2].Profile != "my-gpu" || info.Nodes[2].ProfileFingerprint != "fedcba9876543210" {
+	if info := c.serverInfo(); info.Profile != "fake, my-gpu" || info.Fingerprint != "" || info.Nodes[2].Profile != "my-gpu" || info.Nodes[2].Fingerprint != "fedcba9876543210" {
 		t.Errorf("%+v", info)
 	}
 }
 
-func (c *testCluster) serverInfo() serverinfo.Proxy {
+func (c *testCluster) serverInfo() serverinfo.Info {
 	c.t.Helper()
 	_, body := c.get("/server_info")
 	var info serverinfo.Server

@@ -128,7 +128,7 @@ func (n *nodes) none(ch choice) error {
 	for _, role := range []proto.Role{ch.role, ch.partner} {
 		if all := n.byRole[role]; len(all) > 0 && !slices.ContainsFunc(all, ch.fits) {
 			largest := slices.MaxFunc(all, func(a, b *member) int { return cmp.Compare(members.Room(a.info), members.Room(b.info)) })
-			return fmt.Errorf("%w: prompt and max_tokens are %d tokens, too many for every %s node: the largest KV pool holds %d (--num-gpu-blocks-override)", attempt.Invalid, ch.all, proto.RoleName(role), members.Room(largest.info))
+			return fmt.Errorf("%w: prompt and max_tokens are %d tokens, too many for every %s node: the largest KV pool holds %d (--kv-blocks)", attempt.Invalid, ch.all, proto.RoleName(role), members.Room(largest.info))
 		}
 	}
 	return fmt.Errorf("%w: no %s node that KV can move to is up", attempt.NoNode, proto.RoleName(ch.role))

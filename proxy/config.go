@@ -108,6 +108,8 @@ type Config struct {
 	// OTLPTracesEndpoint is the URL at which an OpenTelemetry collector takes the spans of
 	// requests, by OTLP over HTTP. Default none: no request is traced.
 	OTLPTracesEndpoint string
+	// Settings are what /server_info says of the configuration. Default nil: nothing.
+	Settings map[string]any
 	// Logger gets one line a request that ended, at debug or, if it failed, at
 	// warn, and one for each change in the cluster. Default slog.Default().
 	Logger *slog.Logger

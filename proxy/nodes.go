@@ -154,7 +154,7 @@ func (n *nodes) join(node members.Node) *member {
 		n.log.Warn("nodes of different profiles", "node", info.Id, "profile", info.Profile, "fingerprint", info.ProfileFingerprint, "cluster", n.profiles())
 	}
 	if room := members.Room(info); room > 0 && room < int(info.MaxModelLen) {
-		n.log.Warn("the node's KV pool holds less than its max_model_len: longer requests go to other nodes, if there are any (--num-gpu-blocks-override)",
+		n.log.Warn("the node's KV pool holds less than its max_model_len: longer requests go to other nodes, if there are any (--kv-blocks)",
 			"node", info.Id, "pool_tokens", room, "max_model_len", info.MaxModelLen)
 	}
 	m := newMember(n.ctx, node)

@@ -153,7 +153,7 @@ func TestSmallPool(t *testing.T) {
 			}
 			clocktest.Receive(t, small.submits, "one of two requests of 64 tokens")
 			status, body, _ := c.post("/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":9}`, prompt(120)))
-			if m, _, _ := errorOf(t, body); status != 400 || !strings.Contains(m, "129 tokens, too many for every decode node") || !strings.Contains(m, "KV pool holds 128 (--num-gpu-blocks-override)") {
+			if m, _, _ := errorOf(t, body); status != 400 || !strings.Contains(m, "129 tokens, too many for every decode node") || !strings.Contains(m, "KV pool holds 128 (--kv-blocks)") {
 				t.Errorf("%d %s", status, body)
 			}
 		})

@@ -13,9 +13,10 @@ import (
 	"time"
 
 	"kvferry/bench/serve"
-	"kvferry/bench/simulation"
 	"kvferry/bench/stats"
+	"kvferry/cluster"
 	"kvferry/engine"
+	"kvferry/internal/config"
 	"kvferry/load"
 )
 
@@ -126,7 +127,7 @@ func (f *fitting) profile(s *state) (*engine.Profile, error) {
 // Model is a server with that profile, in virtual time, as kvferry sim has it. rpc is how long
 // a request is on its way to its engine, and a token on its way back.
 func Model(p *engine.Profile, rpc time.Duration) serve.Target {
-	return serve.Model(simulation.Cluster{Profile: p, Nondisagg: 1, RPC: rpc}, "")
+	return serve.Model(cluster.Spec{Costs: p, Nondisagg: 1, RPC: config.OrNone(rpc)})
 }
 
 // predict computes the measures of a state, several points at once.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 
 	"kvferry/bench/client"
-	"kvferry/bench/server"
 	"kvferry/internal/config"
+	"kvferry/proxy/serverinfo"
 )
 
 // Limits are what a server says of itself, as far as it does: what it does not say is 0.
@@ -26,14 +26,14 @@ var (
 // AskLimits asks a server for its limits. One that modelled nodes are behind has to be one node,
 // which computes prompts and tokens: of several, nobody knows which one a request was placed on.
 func AskLimits(ctx context.Context, c *client.Client) (l Limits, err error) {
-	info, err := server.Ask(ctx, c)
+	info, err := c.ServerInfo(ctx)
 	if err != nil {
 		return l, err
 	}
 	if info != nil {
 		nodes := info.Working()
-		if info.Serving != server.NonDisagg || len(nodes) != 1 {
-			return l, config.NewFault("From", info.Describe(func(text string) server.Link { return server.Link{Name: text} }), "a profile is of one engine: ask one that serves alone (decode --role both)")
+		if info.Serving != serverinfo.NonDisagg || len(nodes) != 1 {
+			return l, config.NewFault("From", info.Describe(func(text string) serverinfo.Link { return serverinfo.Link{Name: text} }), "a profile is of one engine: ask one that serves alone (decode --role both)")
 		}
 		l.MaxModelLen, l.BlockTokens, l.Blocks = info.MaxModelLen, info.BlockTokens, nodes[0].KVBlocks
 		return l, nil

@@ -2,12 +2,12 @@ package contention
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
-	"kvferry/bench/simulation"
+	"kvferry/cluster"
 	"kvferry/handoff"
-	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/placement"
 	"kvferry/sim"
@@ -33,17 +33,18 @@ func simulated(ctx context.Context, cfg Config, by string, n int, oversubscripti
 // decoded is when the first token is decoded of each of n requests that come at once, over NICs of
 // a rate.
 func decoded(ctx context.Context, cfg Config, by string, n int, oversubscription, rate float64) ([]time.Duration, error) {
-	c := simulation.Cluster{
-		Profile: cfg.profile, Prefill: n, Decode: 1, Handoff: by, Placement: placement.RoundRobin, NICs: 1, NIC: sim.NIC{BytesPerSecond: rate},
-		Oversubscription: oversubscription, KVBlocks: n*(cfg.profile.KVGeometry.Blocks(cfg.Tokens)+2) + 100, RPC: sim.DefaultRPC,
+	c := cluster.Spec{
+		Costs: cfg.profile, Prefill: n, Decode: 1, Link: fmt.Sprintf("rate=%gB/s,latency=0s", rate), Oversubscription: oversubscription,
+		MaxModelLen: max(cfg.Tokens+2, cfg.profile.MaxModelLen),
 	}
-	c.MaxModelLen = max(cfg.Tokens+2, cfg.profile.MaxModelLen)
-	if err := c.Validate(); err != nil {
+	c.Proxy.Handoff, c.Proxy.Placement = by, placement.RoundRobin
+	c.Node.KVBlocks = n*(cfg.profile.KVGeometry.Blocks(cfg.Tokens)+2) + 100
+	s, err := c.Model()
+	if err != nil {
 		return nil, err
 	}
 	out := make([]time.Duration, n)
 	var failed error
-	s := c.Config(&config.Faults{}) // Validate has seen to them
 	s.OnOutcome = func(o *sim.Outcome) {
 		out[o.Index] = o.TTFT()
 		if by == handoff.Push.Name {

@@ -8,11 +8,11 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/bench/report"
-	about "kvferry/bench/server"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/load/records"
+	"kvferry/proxy/serverinfo"
 	"kvferry/tokenizer"
 )
 
@@ -72,7 +72,7 @@ func (c *Config) Validate() error {
 	// What only the target knows is filled in on a copy, so that the rest of the load is checked
 	// before any target is opened: a cluster takes seconds to start.
 	spec := c.Load
-	config.Default(&spec.Vocab, about.SafeVocabulary) // until the target says
+	config.Default(&spec.Vocab, serverinfo.SafeVocabulary) // until the target says
 	if spec.Tokenizer == nil && spec.Texts() {
 		spec.Tokenizer = new(tokenizer.Tokenizer) // likewise
 	}

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"kvferry/bench/document"
-	"kvferry/bench/simulation"
+	"kvferry/cluster"
 	"kvferry/engine"
-	"kvferry/placement"
-	"kvferry/sim"
+	"kvferry/node"
+	"kvferry/proxy"
 )
 
 // TestModelIsNamed: the table says of a modelled cluster what it is.
@@ -19,16 +19,16 @@ func TestModelIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := simulation.Cluster{Profile: p, Scheduler: engine.SGLang, Nondisagg: 4, Placement: placement.LeastLoaded, PrefixCaching: true, KVBlocks: 1000}
+	c := cluster.Spec{Scheduler: engine.SGLang, Nondisagg: 4, Node: node.Config{PrefixCaching: true, KVBlocks: 1000}}
 	if got, want := InWords(c), engine.DefaultProfile+" ("+p.GPU+"), 4 nondisagg, placement least-loaded, scheduler sglang, prefix caching on, 1000 KV blocks of "; !strings.HasPrefix(got, want) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	c = simulation.Cluster{Profile: p, Prefill: 1, Decode: 2, Handoff: "pull", NICs: 1}
-	if got := InWords(c); !strings.Contains(got, "2 decode, hand-off pull, this machine's network, scheduler ") {
+	c = cluster.Spec{Prefill: 1, Decode: 2, Proxy: proxy.Config{Handoff: "pull"}}
+	if got := InWords(c); !strings.Contains(got, "2 decode, hand-off pull, this machine's network, placement least-loaded, scheduler ") {
 		t.Error(got)
 	}
-	c.NIC = sim.NIC{BytesPerSecond: 1e9}
-	cfg := configOf(t, Model(c, "tcp"))
+	c.Link = "1GB/s"
+	cfg := configOf(t, Model(c))
 	cfg.Load.Requests = 3
 	if err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)

@@ -13,10 +13,10 @@ import (
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
-	about "kvferry/bench/server"
 	"kvferry/bench/stats"
 	"kvferry/internal/progress"
 	"kvferry/load"
+	"kvferry/proxy/serverinfo"
 )
 
 // Run opens each target, asks it what the load says, prints what came of it and writes the
@@ -115,7 +115,7 @@ func (x *run) spec(ctx context.Context, f *Facts) (load.Spec, error) {
 	case f.Vocab > 0:
 		spec.Vocab = f.Vocab
 	default:
-		spec.Vocab = about.SafeVocabulary
+		spec.Vocab = serverinfo.SafeVocabulary
 	}
 	return spec, nil
 }

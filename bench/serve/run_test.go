@@ -20,12 +20,11 @@ import (
 	"kvferry/bench/document"
 	"kvferry/bench/report"
 	"kvferry/bench/result"
-	"kvferry/bench/simulation"
 	"kvferry/bench/stats"
+	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/load/dispatch"
-	"kvferry/sim"
 )
 
 // scripted is a target in memory: every answer has the same times, which get worse above a
@@ -380,11 +379,8 @@ func TestModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes := simulation.Cluster{
-		Profile: prof, Prefill: 1, Decode: 1, Handoff: "layerwise", Placement: "least-loaded", NICs: 1,
-		NIC: sim.NIC{BytesPerSecond: 1e9}, RPC: sim.DefaultRPC,
-	}
-	cfg := configOf(t, Model(nodes, "1GB/s"))
+	nodes := cluster.Spec{Costs: prof, Prefill: 1, Decode: 1, Link: "1GB/s"}
+	cfg := configOf(t, Model(nodes))
 	var ttft []any
 	for range 2 {
 		cfg.Out = t.TempDir()

@@ -17,10 +17,10 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
-	about "kvferry/bench/server"
 	"kvferry/internal/config"
 	"kvferry/internal/otlp"
 	"kvferry/load"
+	"kvferry/proxy/serverinfo"
 	"kvferry/tokenizer"
 )
 
@@ -88,7 +88,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		return Facts{}, err
 	}
 	s.accept = accepts
-	info, err := about.Ask(ctx, s.client)
+	info, err := s.client.ServerInfo(ctx)
 	if err != nil {
 		return Facts{}, err
 	}
@@ -115,11 +115,11 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	f.Notes = append(f.Notes, accepts.Notes...)
 	if info != nil {
 		f.Vocab = info.Vocab
-		compute := about.Measured
+		compute := serverinfo.Measured
 		if !info.Engines() {
-			compute, f.Tokenizer = about.Modelled, s.tokenizer
+			compute, f.Tokenizer = serverinfo.Modelled, s.tokenizer
 		}
-		f.Label = "measured at " + at + ": compute " + compute + ", " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
+		f.Label = "measured at " + at + ": compute " + compute + ", " + info.Describe(func(text string) serverinfo.Link { return serverinfo.Link{Name: text, Native: text == "native"} })
 	}
 	return f, nil
 }

@@ -16,7 +16,7 @@ import (
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
-	"kvferry/bench/simulation"
+	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
@@ -39,7 +39,7 @@ type Config struct {
 	TracePath string
 	// Start starts modelled servers on this machine, with a profile that is named as Profile is: what
 	// real time asks. In virtual time it may be nil.
-	Start func(ctx context.Context, profile string, servers simulation.Cluster) (serve.Cluster, error)
+	Start func(ctx context.Context, servers cluster.Spec) (serve.Cluster, error)
 
 	Out     string   // folder for the results; it is created
 	Command []string // the command line, for the record
@@ -215,16 +215,14 @@ type timedRun struct {
 // target is the run's servers: modelled ones, their model, or as processes of this machine.
 func (p *timedRun) target(cfg *Config, server *engine.Profile) serve.Target {
 	// The published client spoke to the server itself: in virtual time there is no proxy, and no message between nodes.
-	servers := simulation.Cluster{Profile: server, Nondisagg: 1, NICs: 1}
+	servers := cluster.Spec{Costs: server, Nondisagg: 1, RPC: -1}
 	if p.Trace != nil {
-		servers.Nondisagg, servers.Placement, servers.Ranks = p.Trace.servers(), placement.Static, p.Trace.ranks()
+		servers.Nondisagg, servers.Proxy.Placement, servers.Proxy.LoRAs = p.Trace.servers(), placement.Static, cluster.LoRAs(p.Trace.ranks())
 	}
 	if p.clock == report.ClockVirtual {
-		return serve.Model(servers, "")
+		return serve.Model(servers)
 	}
-	start := func(ctx context.Context) (serve.Cluster, error) {
-		return cfg.Start(ctx, cmp.Or(cfg.Profile, p.Profile), servers)
-	}
+	start := func(ctx context.Context) (serve.Cluster, error) { return cfg.Start(ctx, servers) }
 	return serve.Own(start, serve.InWords(servers), serve.Asking{Config: client.Config{Backend: p.Backend}})
 }
 

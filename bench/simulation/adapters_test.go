@@ -2,12 +2,15 @@ package simulation
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"kvferry/cluster"
 	"kvferry/engine"
-	"kvferry/internal/config"
 	"kvferry/load"
+	"kvferry/proxy"
 )
 
 // TestAdapters: a load's adapters are served with the ranks that their names say, slots cost
@@ -21,15 +24,14 @@ func TestAdapters(t *testing.T) {
 	costly := *prof
 	costly.LoRA = engine.LoRA{BytesPerRank: 1e6, HostGBS: 1}
 	s := Simulation{
-		Cluster: Cluster{Profile: &costly, Nondisagg: 1, Placement: "least-loaded"},
+		Spec: cluster.Spec{Costs: &costly, Nondisagg: 1},
 		Load: load.Spec{
 			Requests: 40, Rate: 4, Burstiness: 1, InputLen: 64, OutputLen: 8, Seed: 1,
 			Adapters: load.Adapters{Names: []string{"a=64", "b"}, Choice: load.AdapterRoundRobin},
 		},
 	}
-	var bad config.Faults
-	if s.Adapt(&s.Load, &bad); len(bad) > 0 || s.Ranks["a"] != 64 || s.Ranks["b"] != engine.DefaultRank || s.Load.Adapters.Names[0] != "a" {
-		t.Fatalf("%v: ranks %v of %q", bad, s.Ranks, s.Load.Adapters.Names)
+	if err := s.Adapt(&s.Load.Adapters.Names); err != nil || !slices.Equal(s.Proxy.LoRAs, []proxy.LoRA{{Name: "a", Path: "64"}, {Name: "b", Path: strconv.Itoa(engine.DefaultRank)}}) || s.Load.Adapters.Names[0] != "a" {
+		t.Fatalf("%v: adapters %v of %q", err, s.Proxy.LoRAs, s.Load.Adapters.Names)
 	}
 	ttft, loads := map[int]float64{}, map[int]uint64{}
 	for _, slots := range []int{1, 2} {
@@ -62,7 +64,7 @@ func TestAdapters(t *testing.T) {
 		t.Errorf("mean TTFT %.1f ms with one slot, %.1f with two", ttft[1], ttft[2])
 	}
 	s.Load.Adapters.Names = []string{"a=x"}
-	if s.Adapt(&s.Load, &bad); len(bad) != 1 || !strings.Contains(bad[0].Err.Error(), "NAME=RANK") {
-		t.Errorf("%v", bad)
+	if err := s.Adapt(&s.Load.Adapters.Names); err == nil || !strings.Contains(err.Error(), "NAME=RANK") {
+		t.Errorf("%v", err)
 	}
 }

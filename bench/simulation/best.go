@@ -35,7 +35,7 @@ func (r *SweepResult) best(counts func(*Result) bool) (chosen, closest int) {
 		}
 		if chosen >= 0 {
 			b := r.Points[chosen]
-			if order := cmp.Or(cmp.Compare(p.Cluster.network(), b.Cluster.network()), cmp.Compare(b.GoodputGPU, p.GoodputGPU)); order >= 0 {
+			if order := cmp.Or(cmp.Compare(p.Cluster.Bandwidth(), b.Cluster.Bandwidth()), cmp.Compare(b.GoodputGPU, p.GoodputGPU)); order >= 0 {
 				continue
 			}
 		}
@@ -45,7 +45,7 @@ func (r *SweepResult) best(counts func(*Result) bool) (chosen, closest int) {
 }
 
 // loads are the parameters that are the load's and not the cluster's.
-var loads = []string{"rate", "speed"}
+var loads = []string{sweepRate, sweepSpeed}
 
 // bestAt names the best point at each load, where a load and a parameter of the cluster are swept:
 // the best of all has the load that suits it. It is empty elsewhere.
@@ -87,7 +87,7 @@ func (r *SweepResult) choose() {
 // leastNetwork says how the best point was chosen by its network, where points have unequal ones.
 func (r *SweepResult) leastNetwork() string {
 	for _, p := range r.Points {
-		if p.Cluster.network() != r.Points[0].Cluster.network() {
+		if p.Cluster.Bandwidth() != r.Points[0].Cluster.Bandwidth() {
 			return fmt.Sprintf("; within %g %% of it, the least network", 100*near)
 		}
 	}

@@ -3,13 +3,15 @@ package simulation
 import (
 	"strings"
 	"testing"
+
+	"kvferry/cluster"
 )
 
 // TestBestAt: where a load is swept beside a parameter of the cluster, the best of these is named at
 // each load, and nowhere else; the network is spoken of where it differs.
 func TestBestAt(t *testing.T) {
 	point := func(rate, placement string, goodput, attained float64) *Result {
-		return &Result{Params: map[string]string{"rate": rate, "placement": placement}, GoodputGPU: goodput, Attained: attained, Cluster: ClusterRecord{Nondisagg: 1}}
+		return &Result{Params: map[string]string{"rate": rate, "placement": placement}, GoodputGPU: goodput, Attained: attained, Cluster: cluster.Record{Spec: cluster.Spec{Nondisagg: 1}}}
 	}
 	r := SweepResult{
 		Params: []SweepParam{{"placement", []string{"round-robin", "least-loaded"}}, {"rate", []string{"1", "2", "4"}}}, Attainment: 0.99,

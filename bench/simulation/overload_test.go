@@ -29,8 +29,8 @@ func TestOverload(t *testing.T) {
 	}
 	for limit, change := range map[string]func(*Simulation){
 		"prefill": func(s *Simulation) { s.Load.Rate, s.Load.InputLen, s.Load.OutputLen = 20, 1024, 2 },
-		"network": func(s *Simulation) { s.Load.Rate, s.NIC.BytesPerSecond = 5, 2e6 },
-		"decode":  func(s *Simulation) { s.Load.Rate, s.Load.OutputLen, s.KVBlocks, s.Prefill = 4, 400, 200, 4 },
+		"network": func(s *Simulation) { s.Load.Rate, s.Link = 5, "2MB/s" },
+		"decode":  func(s *Simulation) { s.Load.Rate, s.Load.OutputLen, s.Node.KVBlocks, s.Prefill = 4, 400, 200, 4 },
 		"nondisagg": func(s *Simulation) {
 			s.Prefill, s.Decode, s.Nondisagg, s.Load.Rate, s.Load.InputLen = 0, 0, 1, 20, 1024
 		},

@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/bench/stats"
+	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
@@ -19,7 +20,7 @@ import (
 type Result struct {
 	Clock   string            `json:"clock"` // "virtual"
 	Params  map[string]string `json:"params,omitempty"`
-	Cluster ClusterRecord     `json:"cluster"`
+	Cluster cluster.Record    `json:"cluster"`
 	Load    LoadRecord        `json:"load"`
 
 	Requests  int                      `json:"requests"`
@@ -166,7 +167,7 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 		PromptTokens: sum.PromptTokens, OutputTokens: sum.OutputTokens, CachedTokens: sum.CachedTokens,
 		SLO: s.SLO, Good: sum.Good, Goodput: perSecond(float64(sum.Good)), KVBytes: st.KVBytes, Events: st.Events, Nodes: st.Nodes,
 	}
-	if s.Migration.Migrates() {
+	if s.Proxy.Migration.Migrates() {
 		r.Migrations, r.MigratedBytes = st.Migrations, st.MigratedBytes
 		r.MigrationPauseMS = stats.Round(sum.Paused.Seconds()*1e3/float64(max(st.Migrations, 1)), 4)
 		r.MigrationMaxMS = stats.Round(sum.PausedMax.Seconds()*1e3, 4)
@@ -178,8 +179,8 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 	if st.Requests > 0 {
 		r.Attained = float64(sum.Good) / float64(st.Requests)
 	}
-	r.GoodputGPU = r.Goodput / float64(r.Cluster.nodes()*r.Cluster.NodeGPUs)
-	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
+	r.GoodputGPU = r.Goodput / float64(r.Cluster.Nodes()*r.Cluster.NodeGPUs)
+	r.Roles = roles(st.Nodes, duration, r.Cluster.NIC().BytesPerSecond*float64(max(s.NICs, 1)), float64(r.Cluster.Costs.KVGeometry.BlockBytes())/1e9)
 	if s.Load.InFlight == 0 && !s.Load.Reads("MaxDelay") { // requests come when they come
 		r.Overload = sum.Growth.overload(st.Duration, r.Roles)
 	}
@@ -280,7 +281,7 @@ func (r *Result) tables() []document.Table {
 			k.Role, fmt.Sprint(k.Nodes), percent(k.Busy), percent(k.BusyMax), percent(k.Prefill), percent(k.Decode), percent(k.Pool), percent(k.PoolPeak),
 			fmt.Sprint(k.Preemptions),
 		}
-		if r.Cluster.NICs > 0 {
+		if r.Cluster.MovesKV() {
 			row = append(row, percent(k.Sent), percent(k.SentMax), percent(k.Received), percent(k.ReceivedMax))
 		}
 		use.Add(row...)
@@ -297,7 +298,7 @@ func (r *Result) lines() []string {
 	if r.Overload != nil {
 		out = append(out, "overloaded   "+r.Overload.String())
 	}
-	if r.Cluster.NICs > 0 {
+	if r.Cluster.MovesKV() {
 		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))
 	}
 	if n := r.adapterLoads(); n > 0 {
@@ -307,10 +308,10 @@ func (r *Result) lines() []string {
 		}
 		out = append(out, text)
 	}
-	if r.Cluster.Migration != "" {
+	if r.Cluster.Proxy.Migration.Migrates() {
 		out = append(out, fmt.Sprintf("migration    %d times a running request went on on another node, %.2f GB moved, paused %.1f ms on average, %.1f ms at most", r.Migrations, float64(r.MigratedBytes)/1e9, r.MigrationPauseMS, r.MigrationMaxMS))
 	}
-	if r.Cluster.PrefixCaching {
+	if r.Cluster.Node.PrefixCaching {
 		out = append(out, fmt.Sprintf("prefix cache %.1f %% of the prompt tokens were not computed again", 100*float64(r.CachedTokens)/max(float64(r.PromptTokens), 1)))
 	}
 	out = append(out, r.tierLines()...)

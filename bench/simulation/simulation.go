@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/stats"
+	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -22,7 +23,7 @@ import (
 // A Simulation is a cluster and a load in virtual time. The zero values of
 // numbers are not defaults: 0 requests a second is an error.
 type Simulation struct {
-	Cluster
+	cluster.Spec
 	Load load.Spec // what the cluster is asked; Vocab is the profile's
 
 	SLO        stats.SLO
@@ -35,9 +36,10 @@ type Simulation struct {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (s *Simulation) Validate() error {
 	var bad config.Faults
-	bad.Check("", s.Cluster.Validate())
-	if s.Profile != nil {
-		l, err := InTokens(s.Load, s.Profile)
+	cfg, err := s.Model()
+	bad.Check("", err)
+	if cfg.Profile != nil {
+		l, err := InTokens(s.Load, cfg.Profile)
 		bad.Check("Profile", err)
 		if err == nil {
 			bad.Check("Load", l.Validate())
@@ -68,8 +70,11 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Result
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	cfg := s.Config(&config.Faults{}) // Validate has seen to them
-	l, err := InTokens(s.Load, s.Profile)
+	cfg, err := s.Model()
+	if err != nil {
+		return nil, err
+	}
+	l, err := InTokens(s.Load, cfg.Profile)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +83,7 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Result
 		return nil, err
 	}
 	defer func() { _ = asked.Close() }() // it was read only
-	sum := summary{SLO: s.SLO, ModelLen: s.Profile.MaxModelLen}
+	sum := summary{SLO: s.SLO, ModelLen: cfg.Profile.MaxModelLen}
 	records := newOutcomes(s.Records)
 	cfg.OnOutcome = func(o *sim.Outcome) {
 		sum.outcome(o)

@@ -13,14 +13,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"kvferry/bench/document"
 	"kvferry/bench/document/documenttest"
 	"kvferry/bench/stats"
+	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/load"
-	"kvferry/sim"
 )
 
 func simulation(tb testing.TB) Simulation {
@@ -30,9 +29,8 @@ func simulation(tb testing.TB) Simulation {
 		tb.Fatal(err)
 	}
 	return Simulation{
-		Cluster: Cluster{
-			Profile: prof, Prefill: 1, Decode: 1, Handoff: "layerwise", Placement: "least-loaded",
-			NICs: 2, NIC: sim.NIC{BytesPerSecond: 1.25e9, Latency: 10 * time.Microsecond},
+		Spec: cluster.Spec{
+			Costs: prof, Prefill: 1, Decode: 1, NICs: 2, Link: "rate=1.25GB/s,latency=10us", RPC: -1,
 		},
 		Load: load.Spec{Kind: load.Random, Requests: 200, Rate: 1, Burstiness: 1, InputLen: 256, OutputLen: 16},
 		SLO:  stats.SLO{{Metric: "ttft", MS: 500}, {Metric: "tpot", MS: 50}}, Attainment: 0.99,
@@ -51,9 +49,9 @@ func simulated(tb testing.TB, s Simulation) *Result {
 // TestNodesOfSeveralGPUs: a node is as many GPUs as compute a layer together.
 func TestNodesOfSeveralGPUs(t *testing.T) {
 	s := simulation(t)
-	p := *s.Profile
+	p := *s.Costs
 	p.KVGeometry.HiddenSize, p.Costs.TensorParallel = 3584, engine.TensorParallel{Size: 4, BusGBS: 100}
-	s.Profile = &p
+	s.Costs = &p
 	if r := simulated(t, s); r.GoodputGPU != r.Goodput/8 || !strings.Contains(r.Cluster.String(), ", 4 GPUs a node") {
 		t.Errorf("%g of %g, %s", r.GoodputGPU, r.Goodput, &r.Cluster)
 	}
@@ -91,7 +89,7 @@ func TestUnloadedCluster(t *testing.T) {
 		t.Errorf("TTFT %+v", ttft)
 	}
 	// The pool holds about (prompt + output) / 16 blocks while a request decodes.
-	if decode.Pool <= 0 || decode.PoolPeak < 17.0/float64(r.Cluster.KVBlocks) || decode.PoolPeak > 0.02 {
+	if decode.Pool <= 0 || decode.PoolPeak < 17.0/float64(r.Cluster.Node.KVBlocks) || decode.PoolPeak > 0.02 {
 		t.Errorf("decode pool %v, peak %v", decode.Pool, decode.PoolPeak)
 	}
 }
@@ -128,13 +126,7 @@ func TestSimulationGolden(t *testing.T) {
 
 func sweep(tb testing.TB, texts ...string) *Sweep {
 	tb.Helper()
-	w := &Sweep{Base: simulation(tb), ParseNIC: func(text string) (sim.NIC, error) {
-		var gb float64
-		if err := json.Unmarshal([]byte(strings.TrimSuffix(text, "GB/s")), &gb); err != nil {
-			return sim.NIC{}, err
-		}
-		return sim.NIC{BytesPerSecond: gb * 1e9}, nil
-	}}
+	w := &Sweep{Base: simulation(tb)}
 	for _, text := range texts {
 		p, err := ParseSweep(text)
 		if err != nil {
@@ -171,10 +163,11 @@ func TestSweepIsDeterministic(t *testing.T) {
 
 // TestBestPoint: the choice, and what is said where there is none.
 func TestBestPoint(t *testing.T) {
+	prof := simulation(t).Costs
 	point := func(name string, attained, goodput, nic float64) *Result {
 		return &Result{
 			Params: map[string]string{"nodes": name}, Attained: attained, GoodputGPU: goodput,
-			Cluster: ClusterRecord{Prefill: 1, Decode: 1, NICs: 1, NIC: sim.NIC{BytesPerSecond: nic}},
+			Cluster: cluster.Record{Spec: cluster.Spec{Costs: prof, Prefill: 1, Decode: 1, Link: fmt.Sprintf("%gB/s", nic)}},
 		}
 	}
 	for _, c := range []struct {
@@ -207,7 +200,7 @@ func TestSweepFaults(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"nodes=3": "prefill:decode", "nodes=0:1": "whole number", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=drop": `handoff=drop: "drop": there is no such hand-off`,
+		"nodes=3": "prefill:decode", "nodes=0:1": "at least one of each", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=drop": `handoff=drop: "drop": there is no such hand-off`,
 		"placement=best": `Params: placement=best: "best": use one of`, "nics=two": "whole number", "link=0GB/s": "rate",
 		"link=1GB/s,latency=5us": "rates alone",
 	} {
@@ -225,7 +218,7 @@ func TestSweepFaults(t *testing.T) {
 		}
 	}
 	w := sweep(t, "rate=1,2,3")
-	w.Base.KVBlocks = -1
+	w.Base.Node.KVBlocks = -1
 	if err := w.Validate(); err == nil || strings.Count(err.Error(), "KVBlocks") != 1 {
 		t.Errorf("%v: want the fault of all points once", err)
 	}
@@ -261,7 +254,7 @@ func TestSimulateFiles(t *testing.T) {
 	if s.Load.Requests, longest, err = s.Load.Scan(); err != nil || s.Load.Requests != 3 || longest != 20004 {
 		t.Fatalf("%+v, %v", s.Load, err)
 	}
-	s.PrefixCaching = true
+	s.Node.PrefixCaching = true
 	var out bytes.Buffer
 	if err := Run(context.Background(), Config{Sweep: Sweep{Base: s}, Out: dir, Detailed: true, Stdout: &out}); err != nil {
 		t.Fatal(err)
@@ -294,7 +287,7 @@ func TestSimulateFiles(t *testing.T) {
 	if r := simulated(t, s); r.Failed != 0 || r.Cluster.MaxModelLen != 20004 {
 		t.Errorf("%d requests failed with max_model_len %d", r.Failed, r.Cluster.MaxModelLen)
 	}
-	s.KVBlocks, s.MaxModelLen = 700, 0
+	s.Node.KVBlocks, s.MaxModelLen = 700, 0
 	if s.FitLoad(longest); s.MaxModelLen != 700*16 {
 		t.Errorf("max_model_len is %d with a pool of %d", s.MaxModelLen, 700*16)
 	}
@@ -367,7 +360,7 @@ func BenchmarkSimulation(b *testing.B) {
 	for _, handoff := range []string{"pull", "layerwise"} {
 		b.Run("handoff="+handoff, func(b *testing.B) {
 			s := simulation(b)
-			s.Handoff, s.Prefill, s.Decode = handoff, 8, 8
+			s.Proxy.Handoff, s.Prefill, s.Decode = handoff, 8, 8
 			s.Load = load.Spec{Kind: load.Random, Requests: 2000, Rate: 24, Burstiness: 1, InputLen: 1024, OutputLen: 128}
 			events := uint64(0)
 			for b.Loop() {

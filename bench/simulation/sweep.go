@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +14,8 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/bench/stats"
-	"kvferry/engine"
-	"kvferry/handoff"
+	"kvferry/cluster"
 	"kvferry/internal/config"
-	"kvferry/placement"
-	"kvferry/sim"
 )
 
 // A Sweep is a simulation run once for each combination of the values of its
@@ -27,8 +23,6 @@ import (
 type Sweep struct {
 	Base   Simulation
 	Params []SweepParam // one or two: the x axis, and the curves
-	// ParseNIC reads a value of the parameter link.
-	ParseNIC func(string) (sim.NIC, error)
 }
 
 // A SweepParam is a parameter and the values it takes.
@@ -37,29 +31,67 @@ type SweepParam struct {
 	Values []string `json:"values"`
 }
 
-type sweepSetter struct {
-	name, example string
-	fields        []string // of a Simulation
-	set           func(w *Sweep, s *Simulation, value string) error
+// knobs are the parameters of the cluster: all that its model takes.
+var knobs = cluster.Knobs.For(cluster.Sim)
+
+// Special parameters are not one knob of the cluster's.
+const (
+	sweepNodes = "nodes" // prefill and decode nodes
+	sweepRate  = "rate"  // of the load
+	sweepSpeed = "speed" // of the trace
+)
+
+// sweepExamples show values of parameters whose knobs do not list theirs.
+var sweepExamples = []string{
+	sweepNodes + "=1:7,2:6,4:4 (prefill:decode)", "prefill=1,2,4", "decode=1,2,4", "both=4,8,16", sweepRate + "=4,8,16 (requests/s)", sweepSpeed + "=0.5,1,2 (of the trace)",
+	"link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", "nics=1,2,4", "oversubscription=1,2,4 (of the leaf switches)", "kv-blocks=2000,4000 (of a node)",
+	"kv-offloading-size=0,16,64 (GiB of host memory)", "max-local-disk-size=0,256,1024 (GiB of disk)", "conditional-disaggregation=0,256,512", "max-loras=4,8,16 (slots of a node)",
 }
 
-// sweepable sets parameters on a simulation, by name. Each says what its values
-// look like, and which fields they go into.
-var sweepable = []sweepSetter{
-	{"nodes", "nodes=1:7,2:6,4:4 (prefill:decode)", []string{"Prefill", "Decode"}, func(_ *Sweep, s *Simulation, v string) error {
-		p, d, ok := strings.Cut(v, ":")
+// SweepExamples shows every parameter, with values where those have a form of their own.
+func SweepExamples() []string {
+	out := slices.Clone(sweepExamples)
+	shown := func(name string) bool {
+		return slices.ContainsFunc(out, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	}
+	for _, k := range knobs {
+		switch {
+		case shown(k.Name):
+		case k.Values != nil:
+			out = append(out, k.Name+"="+strings.Join(k.Values(), ","))
+		default:
+			out = append(out, k.Name+"=...")
+		}
+	}
+	return out
+}
+
+// Names returns the flags that say the same as the parameter, which are refused beside it.
+func (p SweepParam) Names() []string {
+	switch p.Name {
+	case sweepNodes:
+		return []string{"prefill", "decode"}
+	case sweepRate:
+		return []string{"request-rate"}
+	}
+	return []string{p.Name}
+}
+
+// known reports whether there is a parameter of that name.
+func (p SweepParam) known() bool {
+	return slices.Contains([]string{sweepNodes, sweepRate, sweepSpeed}, p.Name) || knobs.Lookup(p.Name) != nil
+}
+
+// set sets the parameter of a simulation.
+func (p SweepParam) set(s *Simulation, v string) error {
+	switch p.Name {
+	case sweepNodes:
+		prefill, decode, ok := strings.Cut(v, ":")
 		if !ok {
 			return fmt.Errorf("%q: write prefill:decode, such as 2:6", v)
 		}
-		return errors.Join(setCount(&s.Prefill, p), setCount(&s.Decode, d))
-	}},
-	{"prefill", "prefill=1,2,4", []string{"Prefill"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Prefill, v) }},
-	{"decode", "decode=1,2,4", []string{"Decode"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Decode, v) }},
-	{"both", "both=4,8,16", []string{"Nondisagg"}, func(_ *Sweep, s *Simulation, v string) error {
-		s.Prefill, s.Decode = 0, 0
-		return setCount(&s.Nondisagg, v)
-	}},
-	{"rate", "rate=4,8,16 (requests/s)", []string{"Load.Rate"}, func(_ *Sweep, s *Simulation, v string) error {
+		return errors.Join(knobs.Set(&s.Spec, "prefill", prefill), knobs.Set(&s.Spec, "decode", decode))
+	case sweepRate:
 		switch {
 		case s.Load.Reads("Speed"):
 			return errors.New("a trace has its own arrivals: sweep speed")
@@ -67,68 +99,28 @@ var sweepable = []sweepSetter{
 			return fmt.Errorf("%s has its own arrivals: sweep something else", s.Load.Kind)
 		}
 		return setNumber(&s.Load.Rate, v)
-	}},
-	{"speed", "speed=0.5,1,2 (of the trace)", []string{"Load.Speed"}, func(_ *Sweep, s *Simulation, v string) error {
+	case sweepSpeed:
 		if !s.Load.Reads("Speed") {
 			return errors.New("only a trace has a speed: sweep rate")
 		}
 		return setNumber(&s.Load.Speed, v)
-	}},
-	{"link", "link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", []string{"NIC"}, func(w *Sweep, s *Simulation, v string) error {
+	case "link":
 		if strings.HasPrefix(v, "latency=") { // the comma of rate=..,latency=.. is the list's
 			return fmt.Errorf("%q: name rates alone, such as link=1GB/s,25gbit", v)
 		}
-		nic, err := w.ParseNIC(v)
-		config.Default(&nic.Latency, s.NIC.Latency)
-		s.NIC = nic
-		return err
-	}},
-	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
-	{"oversubscription", "oversubscription=1,2,4 (of the leaf switches)", []string{"Oversubscription"}, func(_ *Sweep, s *Simulation, v string) error { return setNumber(&s.Oversubscription, v) }},
-	{"kv-offloading-size", "kv-offloading-size=0,16,64 (GiB of host memory)", []string{"Tiers.HostGiB"}, func(_ *Sweep, s *Simulation, v string) error { return setSize(&s.Tiers.HostGiB, v) }},
-	{"max-local-disk-size", "max-local-disk-size=0,256,1024 (GiB of disk)", []string{"Tiers.DiskGiB"}, func(_ *Sweep, s *Simulation, v string) error { return setSize(&s.Tiers.DiskGiB, v) }},
-	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
-	{"conditional", "conditional=0,256,512 (--conditional-disaggregation)", []string{"ConditionalDisaggregation"}, func(_ *Sweep, s *Simulation, v string) (err error) {
-		s.ConditionalDisaggregation, err = strconv.Atoi(v)
-		return err
-	}},
-	{"migration", "migration=" + strings.Join(placement.Migrations(), ","), []string{"Migration.Policy"}, func(_ *Sweep, s *Simulation, v string) error { s.Migration.Policy = v; return nil }},
-	{"scheduler", "scheduler=" + strings.Join(engine.Schedulers(), ","), []string{"Scheduler"}, func(_ *Sweep, s *Simulation, v string) error {
-		if s.Scheduler = v; !slices.Contains(engine.Schedulers(), v) {
-			return fmt.Errorf("%q: use %s", v, config.Or(engine.Schedulers()))
+		base := s.Record()
+		if err := knobs.Set(&s.Spec, p.Name, v); err != nil {
+			return err
 		}
-		return nil
-	}},
-	{"kv-blocks", "kv-blocks=2000,4000 (of a node)", []string{"KVBlocks"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.KVBlocks, v) }},
-	{"max-loras", "max-loras=4,8,16 (slots of a node)", []string{"MaxLoRAs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.MaxLoRAs, v) }},
-	{"merge-loras", "merge-loras=" + strings.Join(engine.Mergings(), ","), []string{"MergeLoRAs"}, func(_ *Sweep, s *Simulation, v string) error {
-		if s.MergeLoRAs = engine.Merging(v); !slices.Contains(engine.Mergings(), v) {
-			return fmt.Errorf("%q: use %s", v, config.Or(engine.Mergings()))
+		link, err := s.PacedLink()
+		if latency := base.NIC().Latency; err == nil && link != nil && link.Latency == 0 && latency > 0 {
+			s.Link = fmt.Sprintf("rate=%gB/s,latency=%v", link.BytesPerSecond, latency)
 		}
-		return nil
-	}},
-	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
-}
-
-// sweepFlags are names of flags that sweep as parameters of shorter names.
-var sweepFlags = map[string]string{"request-rate": "rate", "conditional-disaggregation": "conditional"}
-
-// SweepExamples shows every parameter with values.
-func SweepExamples() []string {
-	var out []string
-	for _, p := range sweepable {
-		out = append(out, p.example)
+		return err
+	case "both":
+		s.Prefill, s.Decode = 0, 0
 	}
-	return out
-}
-
-func setCount(field *int, v string) error {
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > 1<<20 {
-		return fmt.Errorf("%q: write a whole number from 1 to %d", v, 1<<20)
-	}
-	*field = n
-	return nil
+	return knobs.Set(&s.Spec, p.Name, v)
 }
 
 func setNumber(field *float64, v string) error {
@@ -140,28 +132,25 @@ func setNumber(field *float64, v string) error {
 	return nil
 }
 
-// setter is the parameter's; nil if there is none.
-func (p SweepParam) setter() *sweepSetter {
-	i := slices.IndexFunc(sweepable, func(s sweepSetter) bool { return s.name == p.Name })
-	if i < 0 {
-		return nil
-	}
-	return &sweepable[i]
-}
-
-// Fields are those of a Simulation that the parameter sets.
-func (p SweepParam) Fields() []string { return p.setter().fields }
-
 // sets reports whether the parameter sets a field, or what it is in.
 func (p SweepParam) sets(field string) bool {
-	return slices.ContainsFunc(p.Fields(), func(f string) bool { return field == f || strings.HasPrefix(field, f+".") })
+	fields := map[string][]string{sweepNodes: {"Prefill", "Decode"}, sweepRate: {"Load.Rate"}, sweepSpeed: {"Load.Speed"}}[p.Name]
+	if k := knobs.Lookup(p.Name); k != nil {
+		fields = k.Fields
+	}
+	return slices.ContainsFunc(fields, func(f string) bool {
+		return field == f || strings.HasPrefix(field, f+".") || strings.HasPrefix(field, f+"[")
+	})
 }
 
 // ParseSweep reads name=value,value,...
 func ParseSweep(text string) (SweepParam, error) {
 	name, list, ok := strings.Cut(text, "=")
-	p := SweepParam{Name: cmp.Or(sweepFlags[name], name)}
-	if !ok || p.setter() == nil {
+	p := SweepParam{Name: knobs.Canonical(name)}
+	if name == "request-rate" {
+		p.Name = sweepRate
+	}
+	if !ok || !p.known() {
 		return SweepParam{}, fmt.Errorf("%q: write one of %s", text, strings.Join(SweepExamples(), "; "))
 	}
 	for v := range strings.SplitSeq(list, ",") {
@@ -194,7 +183,7 @@ func (w *Sweep) vary(p SweepParam, sims []Simulation, params []map[string]string
 	for i := range sims {
 		for _, v := range p.Values {
 			s := sims[i]
-			if err := p.setter().set(w, &s, v); err != nil && i == 0 {
+			if err := p.set(&s, v); err != nil && i == 0 {
 				bad.Check("Params", fmt.Errorf("%s=%s: %w", p.Name, v, err))
 			}
 			of := maps.Clone(params[i])
@@ -238,11 +227,8 @@ func (w *Sweep) Validate() error {
 			break
 		}
 		// The second would overwrite the first and its labels be wrong.
-		for _, field := range a.Fields() {
-			if b.sets(field) {
-				bad.Add("Params", b.Name, "%s is swept too, and sets the same: sweep one of them", a.Name)
-				break
-			}
+		if slices.ContainsFunc(a.Names(), func(name string) bool { return slices.Contains(b.Names(), name) }) {
+			bad.Add("Params", b.Name, "%s is swept too, and sets the same: sweep one of them", a.Name)
 		}
 	default:
 		bad.Add("Params", len(w.Params), "sweep one parameter, or two")
@@ -400,7 +386,7 @@ func (r *SweepResult) table() document.Table {
 	add("decode busy %", most(func(k Role) float64 { return k.Decode }))
 	add("NIC most %", most(func(k Role) float64 { return max(k.SentMax, k.ReceivedMax) }))
 	add("KV GB", func(p *Result) string { return document.Fixed(float64(p.KVBytes)/1e9, 1) })
-	if slices.ContainsFunc(r.Points, func(p *Result) bool { return p.Cluster.Tiers != nil }) {
+	if slices.ContainsFunc(r.Points, func(p *Result) bool { return p.Cluster.Node.Tiers.Asked() }) {
 		for i, head := range []string{"hits GPU %", "host %", "disk %"} {
 			add(head, func(p *Result) string { gpu, host, disk := p.hits(); return percent([]float64{gpu, host, disk}[i]) })
 		}

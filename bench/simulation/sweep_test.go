@@ -98,11 +98,11 @@ func TestSweepOrder(t *testing.T) {
 func TestSweepFlags(t *testing.T) {
 	for text, of := range map[string]func(*Simulation) any{
 		"scheduler=vllm-v0,vllm-v1,sglang": func(s *Simulation) any { return s.Scheduler },
-		"kv-blocks=2000,4000":              func(s *Simulation) any { return s.KVBlocks },
+		"kv-blocks=2000,4000":              func(s *Simulation) any { return s.Node.KVBlocks },
 		"max-loras=4,8":                    func(s *Simulation) any { return s.MaxLoRAs },
 		"merge-loras=never,always,dynamic": func(s *Simulation) any { return s.MergeLoRAs },
 		"request-rate=2,4":                 func(s *Simulation) any { return s.Load.Rate },
-		"conditional-disaggregation=0,64":  func(s *Simulation) any { return s.ConditionalDisaggregation },
+		"conditional-disaggregation=0,64":  func(s *Simulation) any { return s.Proxy.ConditionalDisaggregation },
 	} {
 		w := sweep(t, text)
 		sims, _, err := w.points()
@@ -115,7 +115,7 @@ func TestSweepFlags(t *testing.T) {
 			}
 		}
 	}
-	if err := sweep(t, "scheduler=sglang,orca").Validate(); err == nil || !strings.Contains(err.Error(), `scheduler=orca: "orca": use vllm-v0`) {
+	if err := sweep(t, "scheduler=sglang,orca").Validate(); err == nil || !strings.Contains(err.Error(), `scheduler=orca: "orca": use one of vllm-v0`) {
 		t.Error(err)
 	}
 	if err := sweep(t, "merge-loras=dynamic,now").Validate(); err == nil || !strings.Contains(err.Error(), `merge-loras=now: "now": use never`) {

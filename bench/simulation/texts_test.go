@@ -16,7 +16,7 @@ func TestTexts(t *testing.T) {
 	}
 	s := simulation(t)
 	s.Load = load.Spec{Kind: load.CustomName, Compat: load.CompatVLLM, File: file, Requests: 2, Rate: 1, Burstiness: 1}
-	l, err := InTokens(s.Load, s.Profile)
+	l, err := InTokens(s.Load, s.Costs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,9 +24,9 @@ func TestTexts(t *testing.T) {
 	if r := simulated(t, s); r.Failed > 0 || r.OutputTokens != 10 || r.PromptTokens < int64(tokens) || tokens < 5 {
 		t.Errorf("%d failed, %d prompt tokens of %d or more, %d output tokens: %s", r.Failed, r.PromptTokens, tokens, r.OutputTokens, r.Failure)
 	}
-	small := *s.Profile
+	small := *s.Costs
 	small.Vocab = 100
-	s.Profile = &small
+	s.Costs = &small
 	if err := s.Validate(); err == nil {
 		t.Error("a vocabulary of 100 tokens has no tokenizer, and is not refused")
 	}

@@ -2,18 +2,7 @@ package simulation
 
 import (
 	"fmt"
-	"strconv"
 )
-
-// setSize sets a size that may be 0.
-func setSize(field *float64, v string) error {
-	x, err := strconv.ParseFloat(v, 64)
-	if err != nil || !(x >= 0) {
-		return fmt.Errorf("%q: write GiB, 0 for none", v)
-	}
-	*field = x
-	return nil
-}
 
 // hits are the shares of the tokens asked of the prefix caches of nodes that compute prompts which
 // each tier had.
@@ -28,8 +17,8 @@ func (r *Result) hits() (gpu, host, disk float64) {
 
 // tierLines are what a report says of tiers, if there are any.
 func (r *Result) tierLines() (lines []string) {
-	t := r.Cluster.Tiers
-	if t == nil {
+	t := r.Cluster.Node.Tiers
+	if !t.Asked() {
 		return nil
 	}
 	gpu, host, disk := r.hits()

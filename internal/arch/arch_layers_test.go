@@ -45,9 +45,9 @@ var only = map[string][]string{
 	"node":         {"connector", "engine", "handoff", "kvcache", "kvtransfer", "proto", "transport/...", "internal/..."},
 	"proxy":        {"attempt", "engine/eos", "handoff", "kvcache", "load", "placement", "proto", "tokenizer", "internal/..."}, // it knows nodes by gRPC
 	"sim":          {"attempt", "connector", "engine", "engine/batching", "engine/eos", "fabric", "handoff", "kvcache", "load/...", "placement", "internal/config"},
-	"lab":          {"internal/..."},                                                                                                                            // it runs programs and knows none
-	"bench":        {"engine/...", "handoff", "kvcache", "kvtransfer", "lab/...", "load/...", "placement", "sim", "tokenizer", "transport/...", "internal/..."}, // it knows clusters by HTTP
-	"bench/client": {"bench/stats", "kvcache", "load/...", "internal/..."},                                                                                      // a library: it needs no other part of bench
+	"lab":          {"internal/..."},                                                                                                                                                           // it runs programs and knows none
+	"bench":        {"cluster", "proxy/serverinfo", "engine/...", "handoff", "kvcache", "kvtransfer", "lab/...", "load/...", "placement", "sim", "tokenizer", "transport/...", "internal/..."}, // it knows clusters by HTTP
+	"bench/client": {"bench/stats", "proxy/serverinfo", "kvcache", "load/...", "internal/..."},                                                                                                 // a library: it needs no other part of bench
 }
 
 // exceptions are single files that may import more than their folder.
@@ -75,7 +75,7 @@ var libraries = map[string][]string{
 	"github.com/prometheus":              {"proxy", "bench/observe"},
 	"go.opentelemetry.io":                {"internal/otlp", "proxy/tracing", "bench/serve"},
 	"github.com/spf13/cobra":             {"internal/cli"},
-	"github.com/spf13/pflag":             {"internal/cli", "daemon", "bench"},
+	"github.com/spf13/pflag":             {"internal/cli", "internal/knob", "cluster", "bench"},
 	"github.com/schollz/progressbar/v3":  {"internal/progress"},
 	"gonum.org/v1/plot":                  {"bench"},
 	"go.yaml.in/yaml/v3":                 {"bench/matrix"},

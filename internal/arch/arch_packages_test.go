@@ -66,7 +66,7 @@ var alone = map[string]string{
 
 	// Package proxy is taken apart into pure machines, and these go with their halves of it.
 	"proxy/adapters": "", "proxy/ahead": "", "proxy/chunks": "", "proxy/cors": "", "proxy/metrics": "", "proxy/migration": "", "proxy/profile": "",
-	"proxy/serverinfo": "", "proxy/sglang": "", "proxy/tracing": "", "proxy/turn": "", "proxy/unpack": "",
+	"proxy/sglang": "", "proxy/tracing": "", "proxy/turn": "", "proxy/unpack": "",
 	// The contract of a rail becomes a package, which takes them.
 	"transport/account": "", "transport/immediate": "", "transport/bundle": "",
 }

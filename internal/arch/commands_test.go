@@ -58,6 +58,11 @@ var usages = sync.OnceValues(func() (usage, error) {
 		if err != nil {
 			return fmt.Errorf("%s --help: %w", name, err)
 		}
+		if strings.Contains(string(help), "--help-all ") {
+			if help, err = exec.Command(filepath.Join(dir, name[0]), append(name[1:], "--help-all")...).Output(); err != nil {
+				return fmt.Errorf("%s --help-all: %w", name, err)
+			}
+		}
 		_, listed, _ := strings.Cut(string(help), "\nUsage:\n")
 		key := strings.Join(name, " ")
 		u.about[key], _, _ = strings.Cut(string(help), "\nFlags:\n")

@@ -11,7 +11,8 @@ import (
 )
 
 func benchCommand(terminal bool) *cobra.Command {
-	f := benchFlags{log: new(lazyFile)}
+	f := benchFlags{log: new(lazyFile), cluster: newClusterFlags()}
+	f.cluster.Node.WarmBytes = warmBytes
 	cmd := &cobra.Command{
 		Use:   "bench [URL]",
 		Short: "Measure any OpenAI or SGLang server, or a cluster of kvferry's own",
@@ -72,8 +73,8 @@ interrupted.`,
 			if cmd.Flags().Changed("model") && !f.server.named(cmd.Flags().Changed) {
 				cmd.PrintErrln("--model is of no account without a server: the model is that of --profile")
 			}
-			if f.own.less != "" {
-				cmd.PrintErrln(f.own.less)
+			if f.less != "" {
+				cmd.PrintErrln(f.less)
 			}
 			names := benchNames
 			if f.load.trace != "" {
@@ -82,7 +83,6 @@ interrupted.`,
 			return config.Named(serve.Run(cmd.Context(), cfg), names)
 		},
 	}
-	cmd.Flags().SetNormalizeFunc(dashes)
-	AddGroups(cmd, f.groups()...)
+	AddGroups(cmd, true, f.groups()...)
 	return cmd
 }

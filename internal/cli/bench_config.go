@@ -21,6 +21,7 @@ import (
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
 	"kvferry/bench/stats"
+	"kvferry/cluster"
 
 	"kvferry/internal/config"
 	"kvferry/internal/otlp"
@@ -29,7 +30,7 @@ import (
 )
 
 // serveNames are the flags that set the fields of a serve.Config and of what it has.
-var benchNames = joined(loadNames, within("Load", loadNames), clusterNames, ownNames, samplingNames, map[string]string{
+var benchNames = joined(loadNames, within("Load", loadNames), clusterKnobs.Names(), samplingNames, map[string]string{
 	"Targets": "--clock", "Out": "--out", "Warmups": "--num-warmups", "WarmupLen": "--num-warmups", "Goodput": "--goodput",
 	"MaxFailures": "--max-failures", "Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
 	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
@@ -172,11 +173,9 @@ func (f *benchFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	if f.clock == "virtual" {
 		refuse(bad, changed, "virtual time has no spans: leave it out, or use --clock real", "otlp-traces-endpoint")
 	}
-	f.own.collector = how.Collector
 	if asked {
 		bad.Refuse(f.clock != "real", "--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
-		refuse(bad, changed, "it is for a cluster that kvferry starts or models: leave it out, the server has its own",
-			"prefill", "decode", "both", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "merge-loras", "rail", "kv-warm-mib")
+		*bad = append(*bad, clusterKnobs.Refuse("it is for a cluster that kvferry starts or models: leave it out, the server has its own", changed)...)
 		if len(*bad) == 0 {
 			bad.Check("", config.Named(c.Validate(), benchNames))
 		}
@@ -191,42 +190,41 @@ func (f *benchFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		bad.Check("", config.Named(at.Validate(), benchNames))
 	}
 	f.cluster.settle(changed, bad)
-	f.cluster.nodes.Adapt(&f.load.spec, bad)
+	bad.Check("--lora-modules", f.cluster.Adapt(&f.load.spec.Adapters.Names))
+	f.cluster.Proxy.OTLPTracesEndpoint = how.Collector
 	if (f.load.spec.Kind == load.Traced || f.load.spec.Sharing.HitRate > 0) && !changed("enable-prefix-caching") {
-		f.cluster.nodes.PrefixCaching = true
+		f.cluster.Node.PrefixCaching = true
 	}
-	if f.cluster.nodes.Profile == nil { // a fault that bad has: nothing is opened, and the rest is checked
-		cfg.Targets = []serve.Target{serve.Model(f.cluster.nodes, f.cluster.link)}
+	p, err := f.cluster.Engine()
+	if err != nil { // a fault that bad has: nothing is opened, and the rest is checked
+		cfg.Targets = []serve.Target{serve.Model(f.cluster.Spec)}
 		return
 	}
 	if how.Needs.Turns && how.Tokenizer == nil { // answers are ids then, which the next turn goes on with
-		how.Tokenizer, _ = tokenizer.Own(f.cluster.nodes.Profile.Vocab)
+		how.Tokenizer, _ = tokenizer.Own(p.Vocab)
 	}
-	f.cluster.nodes.FitLoad(f.load.scan(f.cluster.nodes.Profile, bad))
+	f.cluster.FitLoad(f.load.scan(p, bad))
 	real := func() {
 		if f.clock == "real" {
-			refuse(bad, changed, "it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs", "nics", "rpc", "oversubscription")
+			*bad = append(*bad, without(cluster.Bench).Refuse("it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs", changed)...)
 		}
 		if !changed("kv-warm-mib") {
-			f.own.warm, f.own.less = fitWarm(f.cluster.daemons(&f.own, f.log))
+			f.less = fitWarm(&f.cluster.Spec)
 		}
-		daemons := f.cluster.daemons(&f.own, f.log)
 		if len(*bad) == 0 {
-			bad.Check("", config.Named(daemons.Validate(), joined(clusterNames, ownNames)))
+			bad.Check("", config.Named(f.cluster.Validate(), clusterKnobs.Names()))
 		}
-		paced := f.cluster
-		paced.model(&config.Faults{}) // native is no NIC, and has been looked at above
-		cfg.Targets = append(cfg.Targets, serve.Own(f.cluster.starter(&f.own, cfg.Out, f.log), serve.InWords(paced.nodes), how))
+		cfg.Targets = append(cfg.Targets, serve.Own(f.cluster.starter(f.log), serve.InWords(f.cluster.Spec), how))
 	}
 	virtual := func() {
-		f.cluster.model(bad)
 		if f.clock == "virtual" {
-			refuse(bad, changed, "it is for daemons: in virtual time --link and --nics say what carries the KV", "rail", "kv-warm-mib")
+			*bad = append(*bad, without(cluster.Sim).Refuse("it is for daemons: in virtual time --link and --nics say what carries the KV", changed)...)
 		}
 		if len(*bad) == 0 {
-			bad.Check("", config.Named(f.cluster.nodes.Validate(), clusterNames))
+			_, err := f.cluster.Model()
+			bad.Check("", config.Named(err, clusterKnobs.Names()))
 		}
-		cfg.Targets = append(cfg.Targets, serve.Model(f.cluster.nodes, f.cluster.link))
+		cfg.Targets = append(cfg.Targets, serve.Model(f.cluster.Spec))
 	}
 	switch f.clock {
 	case "real":

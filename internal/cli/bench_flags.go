@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/serve"
+	"kvferry/cluster"
+	"kvferry/internal/knob"
 
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -19,7 +22,6 @@ type benchFlags struct {
 	server  serverFlags
 	load    loadFlags
 	cluster clusterFlags
-	own     ownFlags
 	tools   toolFlags
 	search  searchFlags
 	results resultFlags
@@ -29,6 +31,7 @@ type benchFlags struct {
 	maxFailures        int
 	out                string
 	quiet              bool
+	less               string    // why less of the KV pools is in memory beforehand than by default; empty if it is not
 	log                *lazyFile // of the daemons
 }
 
@@ -64,7 +67,6 @@ func (f *serverFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.extra, "extra-body", "", "JSON object whose fields are added to each request")
 	fs.BoolVar(&f.client.TokenIDs, "tokenize-prompt", false, "send texts as token ids, where the server takes ids")
 	fs.BoolVar(&f.client.ChunkUsage, "continuous-usage-stats", false, "ask the server to count tokens with every chunk: gaps between tokens are exact then where a chunk has several")
-	f.sampling.register(fs)
 	fs.BoolVar(&f.client.NoStream, "disable-stream", false, "ask for whole answers: there is no TTFT and no ITL then")
 	fs.StringVar(&f.collector, "otlp-traces-endpoint", "", "of an OpenTelemetry collector that gets a span for each request, http://127.0.0.1:4318/v1/traces (default $OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, $OTEL_EXPORTER_OTLP_ENDPOINT)")
 	alias(fs, "extra-request-body", "extra-body")
@@ -106,37 +108,79 @@ type resultFlags struct {
 }
 
 // groups are the flags, in the order in which help lists them.
-func (f *benchFlags) groups() []Group {
-	group := func(title string, register ...func(*pflag.FlagSet)) Group {
+func (f *benchFlags) groups() []knob.Group {
+	group := func(topic, title string, register ...func(*pflag.FlagSet)) knob.Group {
 		fs := pflag.NewFlagSet(title, pflag.ContinueOnError)
-		fs.SetNormalizeFunc(dashes)
+		fs.SetNormalizeFunc(canonical)
 		for _, add := range register {
 			add(fs)
 		}
-		return Group{Title: title, Flags: fs}
+		return knob.Group{Topic: topic, Title: title, Flags: fs}
 	}
-	return []Group{
-		group("Whose defaults, draws and report", func(fs *pflag.FlagSet) {
+	groups := []knob.Group{
+		group("", "Whose defaults, draws and report", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.compat, "compat", load.CompatVLLM, "whose: vllm (vllm bench serve), sglang (sglang.bench_serving), or none: kvferry's own draws, in vLLM's report")
 		}),
-		group("Which server", f.server.register, f.tools.register),
-		group("What is asked, and when", f.load.register, func(fs *pflag.FlagSet) {
+		group("server", "Which server", f.server.register, f.tools.register),
+		group("sampling", "Sampling", f.server.sampling.register),
+		group("datasets", "What is asked", f.load.register, func(fs *pflag.FlagSet) {
 			setDefault(fs, "request-rate", "inf")
 			fs.IntVar(&f.warmups, "num-warmups", 0, "requests before the load that are not counted, copies of its first")
 			alias(fs, "warmup-requests", "num-warmups")
 		}),
-		group("A search for the highest rate", f.search.register),
-		group("Results", f.results.register, func(fs *pflag.FlagSet) {
+		group("search", "A search for the highest rate", f.search.register),
+		group("results", "Results", f.results.register, func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.out, "out", "", outHelp)
 			fs.IntVar(&f.maxFailures, "max-failures", 0, "requests that may fail before the exit status is 1; answers that are only short do not count")
 			fs.BoolVar(&f.quiet, "disable-tqdm", false, "no progress bar")
 		}),
-		group("The cluster that is started or modelled where no server is named", func(fs *pflag.FlagSet) {
+		group("cluster", "The cluster that is started or modelled where no server is named", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.clock, "clock", "real", "real starts a cluster and measures; virtual computes; both sets the two side by side")
-			f.cluster.register(fs)
-			fs.Var(&f.own.rails, "rail", "what moves the bytes of a cluster that is started: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvferry rail bench knows")
-			fs.IntVar(&f.own.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool of a cluster that is started to have in memory before the load, the default as far as there is memory; 0 for none")
 		}),
+	}
+	datasets := slices.IndexFunc(groups, func(g knob.Group) bool { return g.Topic == "datasets" })
+	arrivals := part(&groups[datasets], "arrivals", "When it is asked", "num-prompts", "request-rate", "burstiness", "arrival-mode", "ramp-up-", "duration", "max-concurrency", "speed", "untimed", "num-warmups")
+	adapters := part(&groups[datasets], "lora", "LoRA adapters", "lora-")
+	groups = slices.Insert(groups, datasets+1, arrivals, adapters)
+	for _, g := range clusterKnobs.Flags(&f.cluster.Spec, cluster.Bench) {
+		g.Topic = "cluster"
+		groups = append(groups, g)
+	}
+	first(groups, "base-url", "backend", "model", "tokenizer", "api-key", "dataset-name", "dataset-path", "input-len", "output-len", "num-prompts", "request-rate", "max-concurrency", "duration",
+		"trace", "speed", "seed", "num-warmups", "goodput", "find-rate", "compat", "request-timeout", "ready-check-timeout-sec", "out", "clock")
+	return groups
+}
+
+// part takes flags out of a group, into one of their own: those of names, or that begin with one
+// that ends in "-".
+func part(from *knob.Group, topic, title string, names ...string) knob.Group {
+	rest := pflag.NewFlagSet(from.Title, pflag.ContinueOnError)
+	taken := knob.Group{Topic: topic, Title: title, Flags: pflag.NewFlagSet(title, pflag.ContinueOnError)}
+	for _, fs := range []*pflag.FlagSet{from.Flags, rest, taken.Flags} {
+		fs.SortFlags = false
+	}
+	from.Flags.VisitAll(func(f *pflag.Flag) {
+		if slices.ContainsFunc(names, func(name string) bool {
+			return f.Name == name || strings.HasSuffix(name, "-") && strings.HasPrefix(f.Name, name)
+		}) {
+			taken.Flags.AddFlag(f)
+		} else {
+			rest.AddFlag(f)
+		}
+	})
+	from.Flags = rest
+	return taken
+}
+
+// first has the short help list these flags, and no others.
+func first(groups []knob.Group, names ...string) {
+	for _, g := range groups {
+		g.Flags.VisitAll(func(f *pflag.Flag) {
+			delete(f.Annotations, knob.First)
+			if slices.Contains(names, f.Name) {
+				_ = g.Flags.SetAnnotation(f.Name, knob.First, []string{})
+			}
+		})
 	}
 }
 
@@ -166,11 +210,6 @@ func (f *resultFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.steady, "steady-state", string(serve.MSER), "how the steady part of a run is found: mser or concurrency")
 	fs.Float64Var(&f.ratio, "steady-state-concurrency-ratio", 0.8, "with concurrency: where no fewer than this share of the peak are in flight")
 	Positive(fs, "steady-state-concurrency-ratio")
-}
-
-// dashes has --num_prompts be --num-prompts, as argparse has it in vLLM.
-func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
 // alias is another name for a flag, which help does not show.

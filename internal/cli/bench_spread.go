@@ -3,8 +3,6 @@ package cli
 import (
 	"slices"
 	"strings"
-
-	"kvferry/daemon"
 )
 
 // several are flags of kvferry bench and sim that take several values after one name in vLLM's and
@@ -20,7 +18,7 @@ func spread(args []string) []string {
 	switch {
 	case len(args) > 0 && args[0] == "sim":
 		return Spread(args, several, nil)
-	case len(args) > 0 && args[0] == "proxy":
+	case len(args) > 0 && (args[0] == "proxy" || args[0] == "serve"):
 		return spreadProxy(args)
 	case len(args) == 0 || args[0] != "bench":
 		return args
@@ -38,4 +36,6 @@ func spread(args []string) []string {
 	return Spread(args, several, optional)
 }
 
-func spreadProxy(args []string) []string { return Spread(args, daemon.SeveralProxyFlags, nil) }
+func spreadProxy(args []string) []string {
+	return Spread(args, []string{"served-model-name", "lora-modules"}, nil)
+}

@@ -14,6 +14,8 @@ import (
 	"kvferry/bench/document"
 	"kvferry/bench/nullserver"
 	"kvferry/bench/nullserver/nullservertest"
+	"kvferry/cluster"
+	"kvferry/internal/knob"
 )
 
 // served is the URL of a server that knows nothing of kvferry.
@@ -235,23 +237,25 @@ func TestServeAdapters(t *testing.T) {
 // TestClusterDefaults: a cluster that is not described further is the same one for kvferry bench,
 // in either clock, and kvferry sim.
 func TestClusterDefaults(t *testing.T) {
-	var one clusterFlags
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	one.register(flags)
+	one := newClusterFlags()
+	one.Node.WarmBytes = warmBytes
+	addKnobs(flags, clusterKnobs, &one.Spec, 0)
 	root := kvferry(false).Root
-	flags.VisitAll(func(f *pflag.Flag) {
-		for _, name := range []string{"bench", "sim"} {
-			cmd, _, err := root.Find([]string{name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := cmd.Flags().Lookup(f.Name); got == nil {
-				t.Errorf("kvferry %s has no --%s", name, f.Name)
+	for name, role := range map[string]knob.Roles{"bench": cluster.Bench | cluster.Sim, "sim": cluster.Sim} {
+		cmd, _, err := root.Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range cluster.Knobs.For(role) {
+			f := flags.Lookup(k.Name)
+			if got := cmd.Flags().Lookup(k.Name); got == nil {
+				t.Errorf("kvferry %s has no --%s", name, k.Name)
 			} else if got.DefValue != f.DefValue {
-				t.Errorf("kvferry %s --%s: default %q, want %q", name, f.Name, got.DefValue, f.DefValue)
+				t.Errorf("kvferry %s --%s: default %q, want %q", name, k.Name, got.DefValue, f.DefValue)
 			}
 		}
-	})
+	}
 	// The default is what a real NIC's bytes can be paced to here: the profile's, not 100 Gbit/s.
 	if f := flags.Lookup("link"); f.DefValue != "tcp" {
 		t.Errorf("--link: default %q", f.DefValue)

@@ -10,49 +10,36 @@ import (
 
 	"kvferry/bench"
 	"kvferry/cluster"
-	"kvferry/engine"
 	"kvferry/internal/config"
 	"kvferry/node"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
 
-// warmMiB is what the burst of 1024/q2 holds at once on the prefill node, 20
+// warmBytes is what the burst of 1024/q2 holds at once on the prefill node, 20
 // prompts of 66 MB (1.3 GB), and some: --kv-warm-mib's default. Memory that is touched
 // for the first time under load costs the kernel time that a GPU's memory does not.
-const warmMiB = 2048
+const warmBytes = 2048 << 20
 
-// fitWarm is the --kv-warm-mib of a cluster that nobody gave one: as much of c.WarmMiB as this
-// machine has memory for. Why it is less is a line for the user, empty if it is not.
-func fitWarm(c cluster.Config) (mib int, why string) {
-	if mib = c.FitWarm(); mib < c.WarmMiB {
-		why = fmt.Sprintf("--kv-warm-mib: %d by default, %d here: %d nodes have that much of their pools in memory, and this machine has not more left", c.WarmMiB, mib, c.Prefill+c.Decode)
+// fitWarm lowers the --kv-warm-mib of a cluster that nobody gave one to what this machine has
+// memory for. Why it is less is a line for the user, empty if it is not.
+func fitWarm(c *cluster.Spec) (why string) {
+	asked := c.Node.WarmBytes
+	if c.Node.WarmBytes = c.FitWarm(); c.Node.WarmBytes < asked {
+		why = fmt.Sprintf("--kv-warm-mib: %d by default, %d here: %d nodes have that much of their pools in memory, and this machine has not more left", asked>>20, c.Node.WarmBytes>>20, c.Prefill+c.Decode)
 	}
-	return mib, why
+	return why
 }
 
-// A hardware is what the nodes of an embedded cluster are given.
-type hardware struct {
-	profile         string // its name
-	costs           *engine.Profile
-	link            string   // instead of each setting's, if it is not empty
-	rails           []string // instead of each setting's, if it is not empty
-	blocks, warmMiB int
-}
+// hardware is what the nodes of an embedded cluster are given. Its link and rails are instead of
+// each setting's, if it has any.
+type hardware struct{ cluster.Spec }
 
-// pair is the largest cluster of these nodes, whose links settings choose.
-func (h hardware) pair() cluster.Config {
-	return cluster.Config{Prefill: 1, Decode: 1, Profile: h.profile, Rails: h.rails, KVBlocks: h.blocks, WarmMiB: h.warmMiB}
-}
-
-// carrier is the link and the rails of a setting that moves KV. Where its rail is not to be had, it is
+// carrier returns the rails of a setting that moves KV. Where its rail is not to be had, it is
 // loopback, and why says so. Rails are opened and closed again here: the error of a child would
 // come late, and could not choose another.
-func (h hardware) carrier(s bench.Setting) (link *pacing.Link, specs []string, why string, err error) {
-	if link, err = node.ResolveLink(h.costs, h.linkOf(s)); err != nil {
-		return nil, nil, "", err
-	}
-	if specs = h.rails; len(specs) == 0 {
+func (h hardware) carrier(s bench.Setting) (specs []string, why string, err error) {
+	if specs = h.Node.Rails; len(specs) == 0 {
 		specs = []string{s.Rail}
 	}
 	opened, err := rails.OpenAll(specs, rails.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -62,17 +49,17 @@ func (h hardware) carrier(s bench.Setting) (link *pacing.Link, specs []string, w
 		for _, r := range opened {
 			err = errors.Join(err, r.Close())
 		}
-		return link, specs, "", err
-	case len(h.rails) == 0 && errors.As(err, &fault):
-		return link, []string{node.DefaultRail}, fault.Err.Error(), nil
+		return specs, "", err
+	case len(h.Node.Rails) == 0 && errors.As(err, &fault):
+		return []string{node.DefaultRail}, fault.Err.Error(), nil
 	}
-	return nil, nil, "", err
+	return nil, "", err
 }
 
 // linkOf is the name of the link that a setting goes over here.
 func (h hardware) linkOf(s bench.Setting) string {
-	if h.link != "" {
-		return h.link
+	if h.Link != "" {
+		return h.Link
 	}
 	return s.Link
 }
@@ -90,17 +77,18 @@ func embedded(h hardware, log io.Writer) bench.Starter {
 }
 
 func (h hardware) start(ctx context.Context, s bench.Setting, log io.Writer) (*children, error) {
-	cfg := cluster.Config{Profile: h.profile, Handoff: s.Handoff, Chunked: s.Chunked, KVBlocks: h.blocks, WarmMiB: h.warmMiB, Log: log}
+	spec := h.Spec
+	spec.Log, spec.Proxy.Handoff, spec.Node.Chunked = log, s.Handoff, s.Chunked
 	if s.Mode == bench.ModeNonDisagg {
-		cfg.Nondisagg = 1
-		return startChildren(ctx, cfg, h.costs.GPU, nil, "")
+		spec.Prefill, spec.Decode, spec.Nondisagg, spec.Proxy.Handoff, spec.Link, spec.Node.Rails = 0, 0, 1, "", "", nil
+		return startChildren(ctx, spec, "")
 	}
-	link, specs, why, err := h.carrier(s)
+	specs, why, err := h.carrier(s)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Prefill, cfg.Decode, cfg.Link, cfg.Rails = 1, 1, h.linkOf(s), specs
-	return startChildren(ctx, cfg, h.costs.GPU, link, why)
+	spec.Link, spec.Node.Rails = h.linkOf(s), specs
+	return startChildren(ctx, spec, why)
 }
 
 // children are a cluster of child processes with what its rows are labelled by. Close ends them.
@@ -111,15 +99,19 @@ type children struct {
 
 // startChildren starts a cluster of processes, and labels it by what is modelled there, on which
 // GPU, and what carries the KV if it moves any; see describe.
-func startChildren(ctx context.Context, cfg cluster.Config, gpu string, link *pacing.Link, why string) (*children, error) {
+func startChildren(ctx context.Context, spec cluster.Spec, why string) (*children, error) {
 	out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
-	if cfg.Nondisagg > 0 && !cfg.Migration.Migrates() {
-		out.link.Transfer, out.link.Label = "none", "compute modelled ("+gpu+"), no KV transfer"
-	} else {
-		out.describe(link, cfg.Rails, why)
+	link, err := spec.PacedLink()
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	if out.Cluster, err = cluster.Start(ctx, cfg); err != nil {
+	if spec.MovesKV() {
+		out.describe(link, spec.Node.Rails, why)
+	} else {
+		record := spec.Record()
+		out.link.Transfer, out.link.Label = "none", "compute modelled ("+record.GPU+"), no KV transfer"
+	}
+	if out.Cluster, err = cluster.Start(ctx, spec); err != nil {
 		return nil, err
 	}
 	return out, nil

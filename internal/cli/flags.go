@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 )
 
 // Check joins what is wrong with flags, and what a configuration made of them says of its
@@ -60,13 +60,10 @@ func ParseAll[T any](bad *config.Faults, flag string, texts []string, read func(
 	return all
 }
 
-// positive is the annotation of a flag for which 0 makes no sense.
-const positive = "kvferry/positive"
-
 // Positive marks flags for which 0 is refused.
 func Positive(fs *pflag.FlagSet, names ...string) {
 	for _, name := range names {
-		if err := fs.SetAnnotation(name, positive, []string{}); err != nil {
+		if err := fs.SetAnnotation(name, knob.Positive, []string{}); err != nil {
 			panic(fmt.Sprintf("command: %v", err)) // the program's own mistake
 		}
 	}
@@ -74,18 +71,15 @@ func Positive(fs *pflag.FlagSet, names ...string) {
 
 // IsPositive says whether a 0 is refused for a flag.
 func IsPositive(f *pflag.Flag) bool {
-	_, above := f.Annotations[positive]
+	_, above := f.Annotations[knob.Positive]
 	return above
 }
 
-// needs is the annotation of a flag that has no effect without another.
-const needs = "kvferry/needs"
-
 // Needs marks flags that have no effect unless another one is given too: alone they are refused. It
-// is from such a flag to the one that it needs. Any of instead does as well.
-func Needs(fs *pflag.FlagSet, of map[string]string, instead ...string) {
+// is from such a flag to the one that it needs.
+func Needs(fs *pflag.FlagSet, of map[string]string) {
 	for name, needed := range of {
-		if err := fs.SetAnnotation(name, needs, append([]string{needed}, instead...)); err != nil {
+		if err := fs.SetAnnotation(name, knob.Needs, []string{needed}); err != nil {
 			panic(fmt.Sprintf("command: %v", err)) // the program's own mistake
 		}
 	}
@@ -111,7 +105,7 @@ func checkValues(fs *pflag.FlagSet) error {
 	var bad config.Faults
 	fs.Visit(func(f *pflag.Flag) {
 		name, text := "--"+f.Name, f.Value.String()
-		if of := f.Annotations[needs]; len(of) > 0 && !slices.ContainsFunc(of, fs.Changed) {
+		if of := f.Annotations[knob.Needs]; len(of) > 0 && !slices.ContainsFunc(of, fs.Changed) {
 			bad.Check(name, fmt.Errorf("it is for --%s: give both, or leave it out", of[0]))
 		}
 		if list, ok := f.Value.(interface{ GetSlice() []string }); ok {
@@ -155,6 +149,21 @@ func otherwise(f *pflag.Flag) string {
 	return ", or leave it out for " + f.DefValue
 }
 
+// nearestFlag says which flags have names like one that there is not.
+func nearestFlag(fs *pflag.FlagSet, name string) string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra compares names of commands
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			all.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	like := all.SuggestionsFor(name)
+	if len(like) == 0 || len(like) > 4 { // it is the beginning of many
+		return "is it misspelt?"
+	}
+	return "is it --" + strings.Join(like, " or --") + "?"
+}
+
 // flagError is what pflag has found, in our words: its own name Go's functions, as in
 // strconv.ParseInt. cmd is the command that the flags are of.
 func flagError(cmd *cobra.Command, err error) error {
@@ -170,36 +179,13 @@ func flagError(cmd *cobra.Command, err error) error {
 		if cmd.HasAvailableSubCommands() && !cmd.Runnable() {
 			return invalid("--"+unknown.GetSpecifiedName(), noSuchCommand(cmd, ""))
 		}
-		return invalid("--"+unknown.GetSpecifiedName(), errors.New("there is no such flag: is it misspelt?"))
+		return invalid("--"+unknown.GetSpecifiedName(), errors.New("there is no such flag: "+nearestFlag(cmd.Flags(), unknown.GetSpecifiedName())))
 	case errors.As(err, &missing):
 		return invalid("--"+missing.GetFlag().Name, errors.New("none given: write the value behind it"))
 	case errors.As(err, &value):
-		return invalid("--"+value.GetFlag().Name, fmt.Errorf("%q: %w", value.GetValue(), wanted(value.GetFlag().Value.Type(), value.Unwrap())))
+		return invalid("--"+value.GetFlag().Name, fmt.Errorf("%q: %w", value.GetValue(), knob.Wanted(value.GetFlag().Value.Type(), value.Unwrap())))
 	case errors.As(err, &syntax):
 		return invalid(syntax.GetSpecifiedFlag(), errors.New("this is no flag: write --NAME VALUE or --NAME=VALUE"))
 	}
 	return invalid("flags", err)
-}
-
-// wanted says what a flag of a type takes, where the cause is a parser's of Go. kind is what
-// pflag calls the type. Types of our own say themselves what they take, in cause.
-func wanted(kind string, cause error) error {
-	if errors.Is(cause, strconv.ErrRange) && kind != "uint32" && kind != "uint64" {
-		return errors.New("it is out of range: write a smaller number")
-	}
-	switch kind {
-	case "int", "int64":
-		return errors.New("write a whole number")
-	case "uint32":
-		return errors.New("write a whole number from 0 to 4294967295")
-	case "uint64":
-		return errors.New("write a whole number from 0 to 18446744073709551615")
-	case "float64":
-		return errors.New("write a number")
-	case "duration":
-		return errors.New("write a time with its unit, like 500ms, 2s or 1m30s")
-	case "bool":
-		return errors.New("write the flag alone for yes, or =false behind it")
-	}
-	return cause
 }

@@ -26,7 +26,7 @@ Exit status 1 if a limit is missed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			start := func(profile string) func(context.Context) (serving.MeteredCluster, error) {
 				return func(ctx context.Context) (serving.MeteredCluster, error) {
-					c, err := cluster.Start(ctx, cluster.Config{Nondisagg: 1, Profile: profile, Log: cmd.ErrOrStderr(), LogLevel: "error"})
+					c, err := cluster.Start(ctx, cluster.Spec{Nondisagg: 1, Profile: profile, Log: cmd.ErrOrStderr(), LogLevel: "error"})
 					if err != nil {
 						return nil, err
 					}

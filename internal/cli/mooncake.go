@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +15,9 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/document"
+	"kvferry/cluster"
 	"kvferry/engine"
+	"kvferry/internal/knob"
 
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -28,10 +31,8 @@ import (
 type mooncakeFlags struct {
 	rows, settings string
 	out, proxy     string
-	profile, link  string
-	rails          rails.Specs
-	blocks, warm   int
-	less           string // why warm is less than its default; empty if it is not
+	nodes          cluster.Spec // of the settings that move KV; its link and rails are instead of each setting's
+	less           string       // why less of the KV pools is in memory beforehand than by default; empty if it is not
 	clock          string
 	numPrompts     int
 	seed           uint32
@@ -43,7 +44,8 @@ type mooncakeFlags struct {
 }
 
 func mooncakeCommand(terminal bool) *cobra.Command {
-	var f mooncakeFlags
+	f := mooncakeFlags{nodes: cluster.Spec{Prefill: 1, Decode: 1}}
+	f.nodes.Node.WarmBytes = warmBytes
 	cmd := &cobra.Command{
 		Use:   "mooncake",
 		Short: "Measure Mooncake's published A10 table",
@@ -136,27 +138,31 @@ func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.clock, "clock", "", "real: measure only; virtual: compute only, all rows and settings if none are named; both: the same cells either way (default: measure, then compute the whole table)")
 	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this address (10.0.0.5:8000) instead of starting one; --settings names the one setting it serves, and it is asked whether it does")
-	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
-	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, a rate such as 100gbit, or rate=1.29GB/s,latency=10us")
-	fs.Var(&f.rails, "rail", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvferry rail bench knows, with commas or the flag again for several")
-	fs.IntVar(&f.blocks, "num-gpu-blocks-override", 0, "KV blocks of a node (default what the profile's GPU holds)")
-	fs.IntVar(&f.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool to have in memory before a cell, so that a burst does not wait for it, the default as far as there is memory; 0 for none")
+	addKnobs(fs, mooncakeKnobs, &f.nodes, 0)
+	for _, name := range []string{"link", "rail"} { // by default each setting's own
+		of := fs.Lookup(name)
+		of.Usage, of.DefValue = "instead of each setting's "+name+": "+of.Usage, ""
+	}
 	fs.IntVar(&f.numPrompts, "num-prompts", load.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
 	fs.Uint32Var(&f.seed, "seed", 0, "seed of arrivals and prompts; only 0 can be compared with the published")
 	fs.IntVar(&f.repeat, "repeat", 1, "how many times to run the whole list of cells")
 	fs.IntVar(&f.retries, "retries-disturbed", 1, "how many times to measure a cell again that the machine disturbed; the least disturbed attempt is reported")
 	fs.DurationVar(&f.timeout, "request-timeout", 2*time.Minute, "give a request up after this long")
 	fs.DurationVar(&f.ready, "ready-timeout", time.Minute, "give a cluster up that does not serve after this long")
-	Positive(fs, "num-gpu-blocks-override", "num-prompts", "repeat", "request-timeout", "ready-timeout")
+	Positive(fs, "num-prompts", "repeat", "request-timeout", "ready-timeout")
 }
 
 // mooncakeNames are the flags that set the fields of a bench.Config, and of the
-// cluster.Config of each cell.
-var mooncakeNames = map[string]string{
+// cluster.Spec of each cell.
+var mooncakeNames = joined(mooncakeKnobs.Names(), map[string]string{
 	"Workloads": "--rows", "Settings": "--settings", "NumPrompts": "--num-prompts", "Seed": "--seed", "Repeat": "--repeat", "RetriesDisturbed": "--retries-disturbed", "Out": "--out",
 	"RequestTimeout": "--request-timeout", "ReadyTimeout": "--ready-timeout", "Start": "--proxy", "Virtual": "--clock",
-	"Profile": "--profile", "Link": "--link", "Rails": "--rail", "KVBlocks": "--num-gpu-blocks-override", "WarmMiB": "--kv-warm-mib", "WarmBytes": "--kv-warm-mib",
-}
+})
+
+// mooncakeKnobs are the settings of the nodes that do not belong to a setting of the table.
+var mooncakeKnobs = slices.DeleteFunc(cluster.Knobs.For(cluster.Bench), func(k knob.Knob[cluster.Spec]) bool {
+	return !slices.Contains([]string{"profile", "link", "rail", "kv-blocks", "kv-warm-mib"}, k.Name)
+})
 
 // config turns flags into a run, or names every flag that is wrong and the fix.
 // changed tells flags that were given from those with their default.
@@ -172,18 +178,18 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	Parse(&bad, "--rows", f.rows, &cfg.Workloads, bench.ParseRows)
 	Parse(&bad, "--settings", f.settings, &cfg.Settings, bench.ParseSettings)
 	bad.Refuse(!slices.Contains([]string{"", "real", "virtual", "both"}, f.clock), "--clock", f.clock, "use real, virtual or both")
-	for _, s := range rails.Check(&fields, f.rails) {
+	for _, s := range rails.Check(&fields, f.nodes.Node.Rails) {
 		if s.Listen != "" && !strings.HasSuffix(s.Listen, ":0") {
 			fields.Add("Rails", s, "all nodes are on this machine and cannot all listen there: use port 0")
 		}
 	}
-	p, err := engine.LoadProfile(f.profile)
-	bad.Check("--profile", err)
+	p, err := f.nodes.Engine()
+	bad.Check("", config.Named(err, cluster.Names))
 	if f.proxy != "" {
 		base, err := config.PublicURL(f.proxy)
 		bad.Check("--proxy", err)
 		cfg.Start = running(base)
-		refuse(&bad, changed, "it is for a cluster that kvferry starts: leave it out, the nodes behind --proxy have their own", "rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib")
+		bad = append(bad, mooncakeKnobs.Refuse("it is for a cluster that kvferry starts: leave it out, the nodes behind --proxy have their own", changed)...)
 		if !changed("settings") || len(cfg.Settings) > 1 {
 			bad.Check("--settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
 		}
@@ -192,14 +198,13 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	if p != nil {
 		cfg.ParseLink = nodeLink(p)
 		if f.proxy == "" {
-			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rails.String()}
-			h := hardware{profile: f.profile, costs: p, link: f.link, rails: f.rails, blocks: f.blocks, warmMiB: f.warm}
+			cfg.System = map[string]any{"profile": p, "link": f.nodes.Link, "rail": strings.Join(f.nodes.Node.Rails, ",")}
 			if !changed("kv-warm-mib") && f.clock != "virtual" {
-				h.warmMiB, f.less = fitWarm(h.pair())
+				f.less = fitWarm(&f.nodes)
 			}
-			cfg.Start = embedded(h, &f.log)
+			cfg.Start = embedded(hardware{f.nodes}, &f.log)
 			if f.clock != "virtual" && len(bad) == 0 {
-				fields.Check("", h.pair().Validate())
+				fields.Check("", f.nodes.Validate())
 			}
 		}
 		f.virtual(&cfg, p, changed)
@@ -216,7 +221,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 // seconds, unless its figures would stand beside others that they cannot be compared with.
 func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed func(flag string) bool) {
 	v := &bench.Virtual{Workloads: cfg.Workloads, Settings: cfg.Settings, Profile: p, NIC: func(s bench.Setting) (sim.NIC, string, error) {
-		return virtualNIC(p, s, f.link)
+		return nicOf(p, cmp.Or(f.nodes.Link, s.Link))
 	}}
 	switch f.clock {
 	case "real":
@@ -231,7 +236,7 @@ func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed fu
 			v.Settings = bench.Settings()
 		}
 	default:
-		if f.proxy != "" || f.link == "native" || f.numPrompts != load.PublishedPrompts || f.seed != 0 {
+		if f.proxy != "" || f.nodes.Link == "native" || f.numPrompts != load.PublishedPrompts || f.seed != 0 {
 			return // not modelled here, or not comparable with what was published
 		}
 		v.Workloads, v.Settings = load.Workloads(), bench.Settings()
@@ -242,10 +247,10 @@ func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed fu
 // checkLinks looks at the link of each setting once, whichever clock it is for: before the first
 // cell, which takes minutes, and not before the one that needs it.
 func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *engine.Profile) {
-	if f.link != "" {
-		l, err := node.ResolveLink(p, f.link)
-		if err == nil && l == nil && cfg.Virtual != nil {
-			err = errNativeVirtual
+	if text := f.nodes.Link; text != "" {
+		_, err := node.ResolveLink(p, text)
+		if err == nil && cfg.Virtual != nil {
+			_, _, err = nicOf(p, text) // native is none
 		}
 		bad.Check("--link", err)
 		return
@@ -258,30 +263,14 @@ func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *eng
 	for _, s := range settings {
 		if _, err := node.ResolveLink(p, s.Link); err != nil && !told[s.Link] {
 			told[s.Link] = true
-			bad.Add("--profile", f.profile, "it has no link %q, which setting %s goes over: add it, name another with --link, or leave the setting out", s.Link, s.Name)
+			bad.Add("--profile", cmp.Or(f.nodes.Profile, engine.DefaultProfile), "it has no link %q, which setting %s goes over: add it, name another with --link, or leave the setting out", s.Link, s.Name)
 		}
 	}
 }
 
-var errNativeVirtual = errors.New(`"native": it is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit`)
-
-// virtualNIC is the link of a setting as package sim models it, and its name. Rates are bytes
-// a second.
-func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
-	config.Default(&link, s.Link)
-	l, err := node.ResolveLink(p, link)
-	if err != nil {
-		return sim.NIC{}, "", err
-	}
-	if l == nil {
-		return sim.NIC{}, "", errNativeVirtual
-	}
-	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, l.Name, nil
-}
-
 // A lazyFile is the daemons' log, cluster.log in the folder of the results,
 // created with its first line: a run that writes none leaves no empty file, and a command line
-// that is refused no folder. Writes come one at a time, see cluster.Config.
+// that is refused no folder. Writes come one at a time, see cluster.Spec.
 type lazyFile struct {
 	dir string
 	f   *os.File

@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"kvferry/bench"
-	"kvferry/bench/server"
 	"kvferry/engine"
 	"kvferry/node"
+	"kvferry/proxy/serverinfo"
 )
 
 // running is a Starter for daemons that somebody else started: every cell goes
@@ -27,15 +27,15 @@ func (c runningCluster) Close() error { return nil }
 
 // nodeLink reads what a node says of its link: as --link takes it. A name that the
 // profile does not have is a name all the same.
-func nodeLink(p *engine.Profile) func(string) server.Link {
-	return func(text string) server.Link {
+func nodeLink(p *engine.Profile) func(string) serverinfo.Link {
+	return func(text string) serverinfo.Link {
 		l, err := node.ResolveLink(p, text)
 		switch {
 		case err != nil:
-			return server.Link{Name: text}
+			return serverinfo.Link{Name: text}
 		case l == nil:
-			return server.Link{Native: text == "native"}
+			return serverinfo.Link{Native: text == "native"}
 		}
-		return server.Link{Name: l.Name, BytesPerSecond: l.BytesPerSecond}
+		return serverinfo.Link{Name: l.Name, BytesPerSecond: l.BytesPerSecond}
 	}
 }

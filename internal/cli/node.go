@@ -1,16 +1,11 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
-	"kvferry/daemon"
-	"kvferry/proto"
+	"kvferry/cluster"
+	"kvferry/internal/config"
 )
-
-// roles are the values of --role.
-var roles = map[string]proto.Role{"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "both": proto.Role_ROLE_NONDISAGG}
 
 // Node returns kvferry node as a program of its own, whose --role is role by default.
 func Node(role string) Program {
@@ -21,8 +16,7 @@ func Node(role string) Program {
 }
 
 func nodeCommand(role string) *cobra.Command {
-	var flags daemon.NodeFlags
-	var logs daemon.LogFlags
+	var spec cluster.Spec
 	cmd := &cobra.Command{
 		Use:   "node --role ROLE --id NAME",
 		Short: "Run a prefill or decode node, or one that does both",
@@ -43,7 +37,7 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
 address, device or amount of memory that this machine has not.
 
-` + daemon.NodeTrust,
+` + cluster.NodeTrust,
 		Example: `  # with a proxy on this machine
   kvferry node --role prefill --id prefill-0
   kvferry node --role decode --id decode-0
@@ -59,18 +53,15 @@ address, device or amount of memory that this machine has not.
   kvferry node --role prefill --id prefill-0 --link tcp`,
 		Args: NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			as, ok := roles[role]
-			if !ok {
-				return invalid("--role", fmt.Errorf("%q: use prefill, decode or both", role))
-			}
-			daemon.Tune()
-			return daemon.RunNode(cmd.Context(), as, &flags, logs)
+			return config.Named(spec.Run(cmd.Context(), false, nil), cluster.Names)
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", role, "prefill, decode or both")
-	flags.AddFlags(cmd.Flags())
-	logs.AddFlags(cmd.Flags())
-	Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
-	Needs(cmd.Flags(), daemon.TierNeeds)
+	knobs := cluster.Knobs.For(cluster.Node)
+	if role != "" {
+		if err := knobs.Set(&spec, "role", role); err != nil {
+			panic(err) // a constant of this program
+		}
+	}
+	AddGroups(cmd, false, knobs.Flags(&spec, cluster.Node)...)
 	return cmd
 }

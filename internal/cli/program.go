@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"kvferry/cluster"
 	"kvferry/internal/config"
 	"kvferry/internal/version"
 )
@@ -77,12 +78,14 @@ func interrupts() []os.Signal {
 // line are lines that begin with the program's name; the last says where to read on.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := p.Root
+	args = helpArgs(root, args)
 	if p.Args != nil {
 		args = p.Args(args)
 	}
 	// cobra would print its own words and all flags, which hides what was wrong.
 	root.SilenceUsage, root.SilenceErrors = true, true
 	prepare(root, version.Line(root.Name()))
+	root.SetGlobalNormalizationFunc(canonical)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkValues(cmd.Flags()) }
@@ -123,6 +126,12 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
 	return ExitFailed
+}
+
+// canonical returns the name of a flag that has others, as in vLLM's server and clients, where
+// "_" may stand for "-".
+func canonical(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(cluster.Knobs.Canonical(strings.ReplaceAll(name, "_", "-")))
 }
 
 // Help lists commands in the order in which they were added.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 )
 
 // workbench is a program with two commands: run, which returns err, and wait, which takes
@@ -29,7 +30,9 @@ func workbench(err error) Program {
 	fs.String("out", "", "")
 	fs.StringArray("fault", nil, "")
 	fs.Duration("pause", time.Second, "")
-	Needs(fs, map[string]string{"pause": "check"}, "fault")
+	Needs(fs, map[string]string{"pause": "check"})
+	pause := fs.Lookup("pause").Annotations
+	pause[knob.Needs] = append(pause[knob.Needs], "fault")
 	Positive(fs, "depth", "size", "rate", "timeout")
 	wait := &cobra.Command{Use: "wait", Args: AtMostOne("HOST"), RunE: func(cmd *cobra.Command, _ []string) error {
 		<-cmd.Context().Done()

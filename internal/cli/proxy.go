@@ -3,7 +3,8 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"kvferry/daemon"
+	"kvferry/cluster"
+	"kvferry/internal/config"
 )
 
 // Proxy returns kvferry proxy as a program of its own.
@@ -14,8 +15,7 @@ func Proxy() Program {
 }
 
 func proxyCommand() *cobra.Command {
-	var flags daemon.ProxyFlags
-	var logs daemon.LogFlags
+	var spec cluster.Spec
 	cmd := &cobra.Command{
 		Use:   "proxy",
 		Short: "Serve OpenAI's HTTP API over the nodes that register here",
@@ -57,7 +57,7 @@ has the list.
 Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
 address that cannot be had.
 
-` + daemon.ProxyTrust,
+` + cluster.ProxyTrust,
 		Example: `  # a cluster on one machine, then a request
   kvferry proxy --http 127.0.0.1:8000 --grpc 127.0.0.1:9000 --handoff layerwise
   curl -N 127.0.0.1:8000/v1/completions -d '{"prompt":"hello","max_tokens":8,"stream":true}'
@@ -72,13 +72,9 @@ address that cannot be had.
   kvferry proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
 		Args: NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			daemon.Tune()
-			return daemon.RunProxy(cmd.Context(), &flags, logs)
+			return config.Named(spec.Run(cmd.Context(), true, nil), cluster.Names)
 		},
 	}
-	flags.AddFlags(cmd.Flags())
-	logs.AddFlags(cmd.Flags())
-	Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
-	Needs(cmd.Flags(), daemon.MigrationNeeds)
+	AddGroups(cmd, false, cluster.Knobs.For(cluster.Proxy).Flags(&spec, cluster.Proxy)...)
 	return cmd
 }

@@ -10,8 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvferry/daemon"
-
+	"kvferry/cluster"
 	"kvferry/proxy"
 )
 
@@ -44,15 +43,15 @@ func TestProxyRefused(t *testing.T) {
 		{"--max-connections 0", "--max-connections: 0: use more than 0, or leave it out for 16384"},
 		{"--max-body 4MiB", `--max-body: "4MiB": write a whole number`},
 		{"--max-body 0", "--max-body: 0: use more than 0"},
-		{"--max-retries -1", "--max-retries: -1: use 0 or more"},
+		{"--max-retries -1", "--max-retries: \"-1\": use 0 or more"},
 		{"--max-retries 99999999999999999999", `--max-retries: "99999999999999999999": it is out of range`},
 		{"--otlp-traces-endpoint localhost:4317", `--otlp-traces-endpoint: "localhost:4317": write the collector's URL for OTLP over HTTP`},
 		{"--lease-ttl 0s", "--lease-ttl: 0s: use more than 0, or leave it out for 3s"},
 		{"--lease-ttl 1ms", "--lease-ttl: 1ms: use 10ms or more"},
 		{"--request-timeout 1us", "--request-timeout: 1µs: use 1ms or more"},
 		{"--request-timeout 600", `--request-timeout: "600": write a time with its unit`},
-		{"--node-wait -1s", "--node-wait: -1s: use 0 or more"},
-		{"--drain-timeout -30s", "--drain-timeout: -30s: use 0 or more"},
+		{"--node-wait -1s", "--node-wait: \"-1s\": use 0 or more"},
+		{"--drain-timeout -30s", "--drain-timeout: \"-30s\": use 0 or more"},
 		{"--eos mean=4", `--eos: "mean=4": there is no "mean": write median=180,sigma=1,max=2048,seed=0, or none`},
 		{"--eos median=0", `--eos: "median=0": median: 0: use 1 token or more`},
 		{"--lora-modules sql", `--lora-modules: "sql": write name=path, not "sql"`},
@@ -102,13 +101,13 @@ func TestServedNames(t *testing.T) {
 		"--served-model-name org/model main last --lora-modules sql=/a chat=/b", "--served_model_name org/model main last --lora_modules=sql=/a chat=/b",
 		"--served-model-name=org/model main --served-model-name last --lora-modules sql=/a,chat=/b", "--served-model-name org/model,main last --lora-modules sql=/a --lora-modules chat=/b",
 	} {
-		var f daemon.ProxyFlags
+		var spec cluster.Spec
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-		f.AddFlags(fs)
-		if err := fs.Parse(Spread(strings.Fields(line), daemon.SeveralProxyFlags, nil)); err != nil {
+		addKnobs(fs, cluster.Knobs.For(cluster.Proxy), &spec, 0)
+		if err := fs.Parse(spreadProxy(strings.Fields(line))); err != nil {
 			t.Fatal(err)
 		}
-		c := f.Config()
+		c := spec.ProxyConfig()
 		if want := []string{"org/model", "main", "last"}; !slices.Equal(c.ServedNames, want) || len(fs.Args()) > 0 {
 			t.Errorf("%s: %q, and %q", line, c.ServedNames, fs.Args())
 		}

@@ -27,9 +27,9 @@ func TestRefused(t *testing.T) {
 	matrix := file("matrix.json", `{"cpu:0": "eth0"}`)
 	pairs := file("pairs.yaml", "servers:\n  - {name: a, comand: x}\nclients: []\n")
 	refuses(t, func() Program { return kvferry(false) }, [][2]string{
-		{"reproduce mooncake --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
-		{"reproduce mooncake --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
-		{"reproduce mooncake --kv-warm-mib -1", "--kv-warm-mib: -1: use 0 or more"},
+		{"reproduce mooncake --kv-blocks 99999999999", "--kv-blocks: 99999999999: use 1 to 4294967295"},
+		{"reproduce mooncake --kv-blocks 4000000000", "--kv-blocks: 4000000000: these blocks take "},
+		{"reproduce mooncake --kv-warm-mib -1", "--kv-warm-mib: \"-1\": use 0 or more"},
 		{"reproduce mooncake --link 10gbits", `--link: "10gbits": there is no such link: use native`},
 		{"reproduce mooncake --link rate=10gbit,latency=-3us", "--link: "},
 		{"reproduce mooncake --clock fast", `--clock: "fast": use real, virtual or both`},
@@ -73,7 +73,7 @@ func TestRefused(t *testing.T) {
 		{"sim --kv-blocks 99999999999", "--kv-blocks: 99999999999: use "},
 		{"sim --max-model-len 1 --random-input-len 5000000000", "--random-input-len: 5000000000: use "},
 		{"sim --link -5gbit", "--link: "},
-		{"sim --rpc -1ms", "--rpc: -1ms: use 0 or more"},
+		{"sim --rpc -1ms", "--rpc: \"-1ms\": use 0 or more"},
 		{"sim --rpc 2h", "--rpc: 2h0m0s: use 0s to 1s"},
 		{"sim --sweep rate", "--sweep: "},
 		{"sim --sweep rate=1,1", "--sweep: "},

@@ -3,13 +3,14 @@ package cli
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/simulation"
+	"kvferry/cluster"
+	"kvferry/internal/knob"
 
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -27,7 +28,7 @@ type simFlags struct {
 }
 
 func simCommand(terminal bool) *cobra.Command {
-	var f simFlags
+	f := simFlags{cluster: newClusterFlags()}
 	cmd := &cobra.Command{
 		Use:   "sim",
 		Short: "Model a cluster in virtual time, and sweeps: how many nodes, how fast a NIC?",
@@ -53,7 +54,7 @@ Exit status: 0 done; 1 nothing could be served; 2 bad flags, or a trace with a b
 line; 130 interrupted (the points that had ended are kept).`,
 		Example: `  kvferry sim --prefill 2 --decode 2 --request-rate 4 --random-input-len 1024 --random-output-len 128
   kvferry sim --trace mooncake_conversation.jsonl --prefill 8 --decode 8 --placement prefix-aware
-  kvferry sim --both 16 --chunked --trace mooncake_conversation.jsonl
+  kvferry sim --both 16 --enable-chunked-prefill --trace mooncake_conversation.jsonl
   kvferry sim --request-rate 16 --sweep nodes=2:6,3:5,4:4,5:3,6:2 --sweep link=10gbit,25gbit,100gbit
   kvferry sim --sweep rate=1,2,4,8 --sweep handoff=v0,pull,layerwise --link tcp --goodput ttft:1000,tpot:30`,
 		Args: NoArgs,
@@ -73,7 +74,12 @@ line; 130 interrupted (the points that had ended are kept).`,
 
 // register adds the flags, in the order in which help lists them.
 func (f *simFlags) register(fs *pflag.FlagSet) {
-	f.cluster.register(fs)
+	addKnobs(fs, cluster.Knobs.For(cluster.Sim), &f.cluster.Spec, cluster.Sim)
+	fs.VisitAll(func(of *pflag.Flag) { // what one needs may be swept
+		if needs := of.Annotations[knob.Needs]; len(needs) > 0 {
+			of.Annotations[knob.Needs] = append(needs, "sweep")
+		}
+	})
 	f.load.register(fs)
 	fs.StringArrayVar(&f.goodput, "goodput", []string{"ttft:2000,tpot:50"}, "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
@@ -84,8 +90,8 @@ func (f *simFlags) register(fs *pflag.FlagSet) {
 
 // simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that
 // one's Base.
-var simNames = joined(clusterNames, within("Load", loadNames), map[string]string{
-	"Sweep": "", "Base": "", "Cluster": "", "Params": "--sweep", "Out": "--out",
+var simNames = joined(cluster.Knobs.For(cluster.Sim).Names(), within("Load", loadNames), map[string]string{
+	"Sweep": "", "Base": "", "Spec": "", "Params": "--sweep", "Out": "--out",
 	"SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
 })
 
@@ -106,31 +112,28 @@ func (f *simFlags) config(changed func(flag string) bool) (simulation.Config, er
 		}
 	}
 	for _, p := range cfg.Sweep.Params {
-		for _, field := range p.Fields() {
-			// The latency of --link is that of the rates that are swept.
-			if flag := simNames[field]; changed(flag[2:]) && field != "NIC" {
-				bad.Check(flag, fmt.Errorf("--sweep %s sets it: leave one out", p.Name))
+		for _, name := range p.Names() {
+			if changed(name) && name != "link" { // whose latency is that of the rates that are swept
+				bad.Check("--"+name, fmt.Errorf("--sweep %s sets it: leave one out", p.Name))
 			}
 		}
-	}
-	swept := func(name string) bool {
-		return slices.ContainsFunc(cfg.Sweep.Params, func(p simulation.SweepParam) bool {
-			return p.Name == name || p.Name == "nodes" && (name == "prefill" || name == "decode")
-		})
+		if p.Name == "both" { // its values replace the others
+			f.cluster.Prefill, f.cluster.Decode = 0, 0
+			f.cluster.Nondisagg = max(f.cluster.Nondisagg, 1)
+		}
 	}
 	f.load.settle(changed, &bad)
-	f.cluster.settle(func(flag string) bool { return changed(flag) || swept(flag) }, &bad)
-	f.cluster.nodes.Adapt(&f.load.spec, &bad)
-	f.cluster.model(&bad)
+	f.cluster.settle(changed, &bad)
+	bad.Check("--lora-modules", f.cluster.Adapt(&f.load.spec.Adapters.Names))
 	if f.load.spec.Kind == load.Traced && !changed("enable-prefix-caching") {
-		f.cluster.nodes.PrefixCaching = true
+		f.cluster.Node.PrefixCaching = true
 	}
-	if f.cluster.nodes.Profile == nil {
+	p, err := f.cluster.Engine()
+	if err != nil {
 		return cfg, bad.Err("")
 	}
-	cfg.Sweep.ParseNIC = f.cluster.nic
-	f.cluster.nodes.FitLoad(f.load.scan(f.cluster.nodes.Profile, &bad))
-	base.Cluster, base.Load = f.cluster.nodes, f.load.spec
+	f.cluster.FitLoad(f.load.scan(p, &bad))
+	base.Spec, base.Load = f.cluster.Spec, f.load.spec
 	cfg.Sweep.Base = base
 	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {
 		return cfg, Check(bad, cfg.Sweep.Validate(), simNames)

@@ -11,7 +11,6 @@ import (
 	"kvferry/bench/engines"
 	"kvferry/bench/serve"
 	"kvferry/bench/sglang"
-	"kvferry/bench/simulation"
 	"kvferry/bench/validation"
 	"kvferry/cluster"
 
@@ -48,9 +47,9 @@ func enginesCommand(terminal bool) *cobra.Command {
 
 func sglangCommand(terminal bool) *cobra.Command {
 	log := new(lazyFile)
-	cfg := sglang.Config{Command: os.Args, Start: func(ctx context.Context, profile string, servers simulation.Cluster) (serve.Cluster, error) {
-		c := cluster.Config{Nondisagg: servers.Nondisagg, Placement: servers.Placement, Profile: profile, LoRAs: cluster.LoRAs(servers.Ranks), Log: log}
-		return startChildren(ctx, c, servers.Profile.GPU, nil, "")
+	cfg := sglang.Config{Command: os.Args, Start: func(ctx context.Context, servers cluster.Spec) (serve.Cluster, error) {
+		servers.Log = log
+		return startChildren(ctx, servers, "")
 	}}
 	cmd := tool{"sglang", sglang.Short, sglang.Long, sglang.Example, cfg.AddFlags, sglang.FlagNames, func(cmd *cobra.Command) error {
 		log.dir = resultsFolder(cfg.Out)

@@ -9,7 +9,7 @@ import (
 	"kvferry/bench/rail"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
-	"kvferry/daemon"
+	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
 	"kvferry/internal/model"
@@ -20,7 +20,12 @@ import (
 // completion: those of the daemons, and these. They are taken from the tables that the flags
 // are read by, where there are any.
 func values(command string) map[string][]string {
-	all := daemon.Values()
+	all := map[string][]string{}
+	for _, k := range cluster.Knobs {
+		if k.Values != nil {
+			all[k.Name] = k.Values()
+		}
+	}
 	switch command {
 	case "reproduce mooncake":
 		all["rows"] = []string{"all"}
