@@ -118,6 +118,7 @@
 //	internal/knob                        settings in a table: flags, JSON, command lines, sweeps
 //	internal/config                      what is wrong with a configuration, field by field
 //	internal/progress                    how far a run is: a bar on a terminal, lines in a log
+//	internal/proc                        child processes: started, announced, logged, stopped, tied to their parent
 //	internal/version                     which build this is
 //
 // Imports point down that list, or from a rail to the transport it lies in;

@@ -61,7 +61,7 @@ var exceptions = map[string][]string{
 var libraries = map[string][]string{
 	"google.golang.org/grpc":             {"proto", "node", "proxy"},
 	"google.golang.org/protobuf":         {"proto", "node", "proxy", "internal/otlp"},
-	"golang.org/x/sys":                   {"transport", "lab", "bench", "internal/clock", "proxy/ahead"},
+	"golang.org/x/sys":                   {"transport", "lab", "bench", "internal/clock", "internal/proc", "proxy/ahead"},
 	"golang.org/x/sync":                  {"node"},
 	"golang.org/x/term":                  {"internal/cli"},
 	"golang.org/x/text":                  {"tokenizer"},
