@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -13,6 +11,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
+	"kvferry/internal/proc"
 )
 
 // childEnv has a process run a daemon of a cluster: its command line is that of kvferry proxy or
@@ -22,9 +21,9 @@ const childEnv = "KVFERRY_CLUSTER_CHILD"
 // commands are the words with which the command lines of daemons begin.
 var commands = map[string]knob.Roles{"proxy": Proxy, "node": Node}
 
-// hello is the line a child prints once it listens, or cannot. What comes on its standard
-// output after that is dropped. Ports are the kernel's to choose, so that clusters side by
-// side never ask for the same: only the child knows them.
+// hello is the line with which a child announces that it listens, or cannot. Ports are the
+// kernel's to choose, so that clusters side by side never ask for the same: only the child
+// knows them.
 type hello struct {
 	HTTP, GRPC string // host:port; a node has no HTTP
 	Error      *config.Report
@@ -37,12 +36,7 @@ func Child() {
 		return
 	}
 	os.Unsetenv(childEnv) // what the daemon starts is no part of a cluster
-	// A pipe and not PR_SET_PDEATHSIG: that is tied to the parent's thread, which Go may end
-	// while the parent lives, and is Linux's only.
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the parent is gone
-	}()
+	proc.Tie()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	if err := child(ctx, os.Args[1:]); err != nil {
@@ -62,7 +56,7 @@ func child(ctx context.Context, args []string) error {
 	said := false
 	listens := func(http, grpc string) error {
 		said = true
-		return json.NewEncoder(os.Stdout).Encode(hello{HTTP: http, GRPC: grpc})
+		return proc.Announce(proc.HelloFD, hello{HTTP: http, GRPC: grpc})
 	}
 	err := flags.Parse(args[1:])
 	if err == nil {
@@ -70,7 +64,7 @@ func child(ctx context.Context, args []string) error {
 	}
 	if err != nil && !said {
 		r := config.NewReport(err)
-		_ = json.NewEncoder(os.Stdout).Encode(hello{Error: &r}) // the caller says it too
+		_ = proc.Announce(proc.HelloFD, hello{Error: &r}) // the caller says it too
 	}
 	return err
 }

@@ -17,21 +17,19 @@
 package cluster
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"kvferry/internal/config"
-	"kvferry/kvcache"
+	"kvferry/internal/proc"
 	"kvferry/proto"
 	"kvferry/proxy"
 )
@@ -54,13 +52,7 @@ type Cluster struct {
 // A Process is one daemon of a cluster.
 type Process struct {
 	Name string // "proxy", "prefill-0", ...
-	cmd  *exec.Cmd
-	life io.Closer // the child ends when this closes
-
-	mu      sync.Mutex
-	stopped bool          // by us: its end is no fault
-	done    chan struct{} // closed after err is set
-	err     error         // why it ended, if that is a fault
+	*proc.Proc
 }
 
 // Start starts a cluster. It returns when proxy and nodes listen; the proxy's /health
@@ -170,13 +162,13 @@ func (c *Cluster) AddNode(ctx context.Context, role, name string) error {
 	roles := map[string]proto.Role{"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG}
 	d := c.spec.daemon(roles[role], name, c.grpc)
 	if cfg, err := d.NodeConfig(); err == nil && c.ledger != nil && cfg.Link != nil {
-		d.Node.Ledger = "/dev/fd/3" // the first of exec.Cmd's ExtraFiles
+		d.Node.Ledger = "/dev/fd/4" // the first of proc.Cmd's Files, behind the hello
 	}
 	_, err := c.spawn(ctx, name, "node", d)
 	return err
 }
 
-func (c *Cluster) spawnProxy(ctx context.Context) (*hello, error) {
+func (c *Cluster) spawnProxy(ctx context.Context) (hello, error) {
 	return c.spawn(ctx, "proxy", "proxy", &c.spec)
 }
 
@@ -186,8 +178,8 @@ func (c *Cluster) spawnProxy(ctx context.Context) (*hello, error) {
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, p := range slices.Backward(c.Processes()) {
-		if err := p.stop(c.spec.StopTimeout); err != nil {
-			errs = append(errs, err)
+		if err := p.Stop(); err != nil {
+			errs = append(errs, fmt.Errorf("cluster: %s %w", p.Name, p.WithLog(hint(err))))
 		}
 	}
 	if c.ledger != nil {
@@ -200,159 +192,58 @@ func (c *Cluster) Close() error {
 }
 
 // spawn starts the daemon that d describes, of the command proxy or node, and waits for its
-// hello. If that does not come, the process is killed and stays among procs, where Close finds it
-// ended.
-func (c *Cluster) spawn(ctx context.Context, name, command string, d *Spec) (*hello, error) {
+// hello. If that does not come, no process is left.
+func (c *Cluster) spawn(ctx context.Context, name, command string, d *Spec) (h hello, err error) {
 	exe, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+		return h, fmt.Errorf("cluster: %w", err)
 	}
 	as := *d
 	if c.profile != "" {
 		as.Profile = c.profile
 	}
-	cmd := exec.Command(exe, append([]string{command}, Knobs.For(commands[command]).Args(&as)...)...)
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	cmd.Stderr = c.spec.Log
+	cmd := proc.Cmd{
+		Args: append([]string{exe, command}, Knobs.For(commands[command]).Args(&as)...), Env: append(os.Environ(), childEnv+"=1"), Hello: true, Log: c.spec.Log,
+		Stop: syscall.SIGTERM, Grace: c.spec.StopTimeout,
+	}
 	if c.ledger != nil {
-		cmd.ExtraFiles = []*os.File{c.ledger}
+		cmd.Files = []*os.File{c.ledger}
 	}
-	// A Ctrl-C at the terminal is the parent's to handle.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	life, err := cmd.StdinPipe()
+	p, err := proc.Start(ctx, cmd)
 	if err != nil {
-		return nil, err
+		return h, fmt.Errorf("cluster: starting %s: %w", name, hint(err))
 	}
-	out, err := cmd.StdoutPipe()
+	if err = json.Unmarshal([]byte(p.Hello), &h); h.Error != nil {
+		err = h.Error.Err()
+	}
 	if err != nil {
-		return nil, err
+		p.Kill()
+		return h, fmt.Errorf("cluster: starting %s: %w", name, err)
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("cluster: starting %s: %w", name, err)
-	}
-	p := &Process{Name: name, cmd: cmd, life: life, done: make(chan struct{})}
 	c.mu.Lock()
-	c.procs = append(c.procs, p)
-	c.mu.Unlock()
-
-	type answer struct {
-		h   hello
-		err error
-	}
-	ready := make(chan answer, 1)  // has room: nobody may be there to take it
-	kills := kvcache.OutOfMemory() // so far, to compare with at the end
-	go func() {
-		var a answer
-		line, err := bufio.NewReader(out).ReadBytes('\n')
-		said := err == nil
-		if said {
-			if a.err = json.Unmarshal(line, &a.h); a.h.Error != nil {
-				a.err = a.h.Error.Err()
-			}
-			ready <- a
-		}
-		_, _ = io.Copy(io.Discard, out) // until the child ends; Wait may come after that only
-		p.ended(cmd.Wait(), kills)
-		if !said {
-			p.mu.Lock()
-			a.err = errors.Join(p.err, err)
-			p.mu.Unlock()
-			ready <- a
-		}
-		close(p.done)
-	}()
-	select {
-	case a := <-ready:
-		if a.err != nil {
-			_ = p.Kill()
-			return nil, fmt.Errorf("cluster: starting %s: %w", name, a.err)
-		}
-		return &a.h, nil
-	case <-ctx.Done():
-		_ = p.Kill()
-		return nil, context.Cause(ctx)
-	}
+	defer c.mu.Unlock()
+	c.procs = append(c.procs, &Process{name, p})
+	return h, nil
 }
 
-// ended notes why the process has ended, if nobody here has ended it: err is of its Wait,
-// and kills what [kvcache.OutOfMemory] was before it started.
-func (p *Process) ended(err error, kills int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped {
-		return
-	}
-	if err == nil {
-		err = errors.New(p.cmd.ProcessState.String())
-	}
-	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signal() == syscall.SIGKILL {
-		err = fmt.Errorf("%w: %s: fewer KV blocks (--kv-blocks) take less of it", err, kvcache.KilledFor(kills))
-	}
-	p.err = fmt.Errorf("cluster: %s ended by itself: %w", p.Name, err)
-}
-
-// Pid is the process's, also after its end, when another may have it.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
-
-// Done is closed when the process has ended and its output has been read.
-func (p *Process) Done() <-chan struct{} { return p.done }
-
-// Kill ends the process as kill -9 does, and waits for its end. It is no fault to Close, nor
-// an error if the process has ended before.
-func (p *Process) Kill() error {
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
-	err := p.cmd.Process.Kill()
-	<-p.done
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
+// hint adds to the error of a daemon that was killed what takes less memory.
+func hint(err error) error {
+	if errors.Is(err, proc.ErrKilled) {
+		return fmt.Errorf("%w: fewer KV blocks (--kv-blocks) take less of it", err)
 	}
 	return err
 }
 
-// Terminate asks the process to drain and end, and does not wait for that. From here on its
-// end is no fault.
-func (p *Process) Terminate() error {
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
-	return p.cmd.Process.Signal(syscall.SIGTERM)
-}
-
-// stop ends the process, if it runs. The error says that it had ended by itself, or had to be
-// killed.
-func (p *Process) stop(timeout time.Duration) error {
-	select {
-	case <-p.done:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.err
-	default:
-	}
-	_ = p.Terminate()
-	defer p.life.Close()
-	select {
-	case <-p.done:
-		return nil
-	case <-time.After(timeout):
-		_ = p.Kill()
-		return fmt.Errorf("cluster: %s did not end within %v and was killed", p.Name, timeout)
-	}
-}
-
-// daemonLog keeps the daemons' lines whole. It never fails: after an error the pipe
-// from the daemon would be closed, and its next line would end it.
+// daemonLog has the daemons write one line at a time.
 type daemonLog struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (l *daemonLog) Write(b []byte) (int, error) {
+func (l *daemonLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = l.w.Write(b)
-	return len(b), nil
+	return l.w.Write(line)
 }
 
 // Processes are all daemons started so far, in order, those that have ended too.

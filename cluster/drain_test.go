@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"kvferry/proxy"
@@ -28,9 +29,7 @@ func TestDrainNode(t *testing.T) {
 				}
 				return c.running(busy) == 1
 			})
-			if err := c.Process(busy).Terminate(); err != nil {
-				t.Fatal(err)
-			}
+			c.Process(busy).Signal(syscall.SIGTERM)
 			c.poll("the proxy to know of the drain", func() bool { return c.metric(`kvferry:nodes{role="decode"}`) == 1 })
 			for i := range 3 {
 				c.do(call{Prompt: prompt(2+i, 64), MaxTokens: 2}).expect(t, 2)
@@ -45,9 +44,7 @@ func TestDrainNode(t *testing.T) {
 			// The last one, with nobody to go to.
 			f = c.fly(t.Context(), f.call, 3)
 			<-f.first
-			if err := c.Process(other).Terminate(); err != nil {
-				t.Fatal(err)
-			}
+			c.Process(other).Signal(syscall.SIGTERM)
 			c.poll("the proxy to know of the drain", func() bool { return c.metric(`kvferry:nodes{role="decode"}`) == 0 })
 			if r := c.do(call{Prompt: prompt(5, 64), MaxTokens: 2}); r.Status != http.StatusServiceUnavailable || !strings.Contains(r.Err.Message, "decode") {
 				t.Errorf("%v: want 503 that names the decode node", r)
@@ -77,9 +74,7 @@ func TestDrainPrefillNode(t *testing.T) {
 			f := c.catch("the prompt is computed", 0, func(longer int) call {
 				return call{Prompt: prompt(1, 256*longer), MaxTokens: 8, Stream: true}
 			}, func() bool { return c.running("prefill-0") == 1 })
-			if err := c.Process("prefill-0").Terminate(); err != nil {
-				t.Fatal(err)
-			}
+			c.Process("prefill-0").Signal(syscall.SIGTERM)
 			r := f.result(t)
 			r.expect(t, f.call.MaxTokens)
 			if r.Text != want(t, f.call) {
@@ -101,9 +96,7 @@ func TestDrainProxy(t *testing.T) {
 	f, long := c.fly(t.Context(), q, 3), c.fly(ctx, call{Prompt: prompt(3, 64), MaxTokens: 3000, Stream: true}, 3)
 	<-f.first
 	<-long.first
-	if err := c.Process("proxy").Terminate(); err != nil {
-		t.Fatal(err)
-	}
+	c.Process("proxy").Signal(syscall.SIGTERM)
 	c.poll("the proxy to refuse", func() bool {
 		resp, err := c.http.Get(c.URL() + "/health")
 		if err != nil {
@@ -152,7 +145,7 @@ func (c *testCluster) ended(name string) {
 	c.t.Helper()
 	p := c.Process(name)
 	wait(c.t, p)
-	if !p.cmd.ProcessState.Success() {
-		c.t.Errorf("%s: %v", name, p.cmd.ProcessState)
+	if err := p.Wait(); err != nil {
+		c.t.Errorf("%s: %v", name, err)
 	}
 }

@@ -118,9 +118,7 @@ func (x *mixed) kill(role string, over func() bool) {
 	if over() {
 		return
 	}
-	if err := x.Process(name).Kill(); err != nil {
-		x.t.Error(err)
-	}
+	x.Process(name).Kill()
 	if err := x.AddNode(x.t.Context(), role, name); err != nil {
 		x.t.Error(err)
 	}

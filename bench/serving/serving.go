@@ -17,6 +17,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/observe"
 	"kvferry/bench/stats"
+	"kvferry/internal/proc"
 	"kvferry/load"
 )
 
@@ -37,13 +38,10 @@ type MeteredCluster interface {
 	Usage() ([]ProcessUsage, error)
 }
 
-// ProcessUsage is one daemon's. Own and Program are bytes: the memory that it had
-// resident for itself at its peak, and the pages of the program's file, which the
-// daemons of a cluster share as they are all processes of one program.
+// ProcessUsage is the usage of one daemon of a cluster.
 type ProcessUsage struct {
-	Name         string
-	CPU          time.Duration
-	Own, Program int64
+	Name string
+	proc.Usage
 }
 
 // What the serving path may cost; see Result.

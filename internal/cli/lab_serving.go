@@ -52,7 +52,7 @@ func (m metered) Usage() (list []serving.ProcessUsage, err error) {
 	for _, p := range m.Processes() {
 		u, e := p.Usage()
 		err = errors.Join(err, e)
-		list = append(list, serving.ProcessUsage{Name: p.Name, CPU: u.CPU, Own: u.Own, Program: u.Program})
+		list = append(list, serving.ProcessUsage{Name: p.Name, Usage: u})
 	}
 	return list, err
 }
