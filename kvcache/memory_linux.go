@@ -14,13 +14,6 @@ import (
 // of its control groups leave. ok is false where the system does not say.
 func Available() (n int64, ok bool) { return systemAt("/").available() }
 
-// OutOfMemory is how many processes the kernel has ended for want of memory since the
-// machine started, 0 where it does not say.
-func OutOfMemory() int64 {
-	n, _ := systemAt("/").field("oom_kill", "proc/vmstat")
-	return n
-}
-
 // A systemAt is the root folder below which proc and sys are.
 type systemAt string
 

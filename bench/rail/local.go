@@ -1,23 +1,16 @@
 package rail
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
-	"os/signal"
-	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"kvferry/internal/config"
-	"kvferry/kvcache"
+	"kvferry/internal/proc"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
@@ -27,10 +20,7 @@ import (
 // targetEnv carries the ServerConfig of a child, as JSON.
 const targetEnv = "KVFERRY_TRANSFER_TARGET"
 
-// orphaned is the exit status of a child whose parent has gone, or lets it go.
-const orphaned = 3
-
-// listening is the line a child prints once it listens, or cannot.
+// listening is the hello of a child that listens, or cannot.
 type listening struct {
 	Addr  string
 	Error config.Report
@@ -38,21 +28,14 @@ type listening struct {
 
 // Child serves as a target and exits if this process was started as one by Run;
 // otherwise it returns at once. A program that calls Run calls it first thing in
-// main. The child's standard input is a pipe whose other end only Run's process
-// holds: it ends with that process, kill -9 included.
+// main. The child ends with Run's process, kill -9 included.
 func Child() {
 	spec, ok := os.LookupEnv(targetEnv)
 	if !ok {
 		return
 	}
 	os.Unsetenv(targetEnv)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-		os.Exit(orphaned)
-	}()
+	proc.Tie()
 	var cfg ServerConfig
 	err := json.Unmarshal([]byte(spec), &cfg)
 	var s *Server
@@ -63,10 +46,10 @@ func Child() {
 	if err == nil {
 		report.Addr = s.Addr()
 	}
-	if e := json.NewEncoder(os.Stdout).Encode(report); e != nil || err != nil {
+	if e := proc.Announce(proc.HelloFD, report); e != nil || err != nil {
 		os.Exit(1)
 	}
-	if err := s.Serve(ctx); err != nil && ctx.Err() == nil {
+	if err := s.Serve(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -94,7 +77,17 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 	var err error
 	if addr == "" {
 		l.where = "a child process of this machine"
-		addr, l.close, err = startChild(ctx, ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Location: cfg.Location, Matrix: cfg.Matrix, Once: true})
+		var child *proc.Proc
+		target := ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Location: cfg.Location, Matrix: cfg.Matrix, Once: true}
+		child, addr, err = startChild(ctx, target)
+		if err == nil {
+			l.close = func() error {
+				if err := child.Stop(); err != nil && child.Wait() != nil {
+					return target.childFault(child.WithLog(err))
+				}
+				return nil // this process has ended it, or it has served its client
+			}
+		}
 	} else {
 		addr = serverAddress(addr)
 		l.where = addr
@@ -149,75 +142,36 @@ func connectMemory(n int, segment int64) (*link, error) {
 	return l, nil
 }
 
-// startChild starts this program again as a target. stop ends it, and returns what
-// it had to say if it failed.
-func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func() error, err error) {
-	none := func() error { return nil }
+// startChild starts this program again as a target, which is at addr.
+func startChild(ctx context.Context, cfg ServerConfig) (p *proc.Proc, addr string, err error) {
 	spec, err := json.Marshal(cfg)
 	if err != nil {
-		return "", none, err
+		return nil, "", err
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return "", none, fmt.Errorf("the target's process: %w", err)
+		return nil, "", fmt.Errorf("the target's process: %w", err)
 	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), targetEnv+"="+string(spec))
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	// A Ctrl-C at the terminal is the parent's to handle.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	life, err := cmd.StdinPipe()
+	p, err = proc.Start(ctx, proc.Cmd{Args: []string{exe}, Env: append(os.Environ(), targetEnv+"="+string(spec)), Hello: true, Grace: 5 * time.Second})
 	if err != nil {
-		return "", none, err
+		return nil, "", cfg.childFault(err)
 	}
-	out, err := cmd.StdoutPipe()
+	var hello listening
+	if err = json.Unmarshal([]byte(p.Hello), &hello); err == nil {
+		err = hello.Error.Err()
+	}
 	if err != nil {
-		return "", none, err
+		p.Kill()
+		return nil, "", cfg.childFault(err)
 	}
-	kills := kvcache.OutOfMemory()
-	if err := cmd.Start(); err != nil {
-		return "", none, fmt.Errorf("the target's process: %w", err)
+	return p, hello.Addr, nil
+}
+
+// childFault is the error of a child that failed.
+func (c ServerConfig) childFault(err error) error {
+	err = fmt.Errorf("the target's process: %w", err)
+	if errors.Is(err, proc.ErrKilled) {
+		return config.NewFault("Segment", config.FormatSize(c.Segment), "lower it: %w", err)
 	}
-	var once sync.Once
-	stop = func() (err error) {
-		once.Do(func() {
-			_ = life.Close()
-			kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-			e := cmd.Wait()
-			status, ended := cmd.ProcessState.Sys().(syscall.WaitStatus)
-			switch {
-			case !kill.Stop(): // it had to be
-			case ended && status.Signaled() && status.Signal() == syscall.SIGKILL:
-				err = config.NewFault("Segment", config.FormatSize(cfg.Segment), "the target's process was killed: %s: lower it", kvcache.KilledFor(kills))
-			case e != nil && cmd.ProcessState.ExitCode() != orphaned && said.Len() > 0:
-				err = fmt.Errorf("the target's process: %s", strings.TrimSpace(said.String()))
-			}
-		})
-		return err
-	}
-	type answer struct {
-		listening
-		err error
-	}
-	got := make(chan answer, 1)
-	go func() {
-		var a answer
-		a.err = json.NewDecoder(out).Decode(&a.listening)
-		got <- a
-	}()
-	select {
-	case a := <-got:
-		switch {
-		case a.err != nil:
-			err = fmt.Errorf("the target's process did not start: %w", a.err)
-		case a.Error.Err() != nil:
-			err = fmt.Errorf("the target's process: %w", a.Error.Err())
-		default:
-			return a.Addr, stop, nil
-		}
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	return "", none, errors.Join(err, stop())
+	return err
 }

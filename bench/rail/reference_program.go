@@ -1,7 +1,6 @@
 package rail
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -10,57 +9,17 @@ import (
 	"math"
 	"net"
 	"os"
-	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
 	"kvferry/bench/stats"
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 )
 
 // startTimeout is how long a program may take until it listens.
 const startTimeout = 10 * time.Second
-
-// A process is a program that ends with this one, kill -9 included.
-type process struct {
-	kill  context.CancelFunc
-	ended chan struct{}
-	out   bytes.Buffer // both of its outputs; to be read when it has ended
-	err   error
-}
-
-// start runs a program. The kernel ends a process with the thread that started it, if it is
-// told so; so this one is kept until the program has ended.
-func start(ctx context.Context, env []string, program string, args ...string) *process {
-	p := &process{ended: make(chan struct{})}
-	ctx, p.kill = context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = &p.out, &p.out
-	cmd.SysProcAttr = attributes()
-	cmd.WaitDelay = time.Second
-	go func() {
-		defer close(p.ended)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		p.err = cmd.Run()
-	}()
-	return p
-}
-
-// end ends it and waits for it.
-func (p *process) end() {
-	p.kill()
-	<-p.ended
-}
-
-// failed is what a program that ended had to say.
-func (p *process) failed(program string) error {
-	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
-	return fmt.Errorf("%s: %w: %s", program, p.err, strings.TrimSpace(lines[len(lines)-1]))
-}
 
 // serveProgram starts a program's server at a free port, and waits until it listens.
 func serveProgram(name string, p ReferencePath) (*ReferenceServer, error) {
@@ -72,57 +31,31 @@ func serveProgram(name string, p ReferencePath) (*ReferenceServer, error) {
 	if name == Iperf3 {
 		args = append(args, "-s", "-1", "-B", p.Host)
 	}
-	server := start(context.Background(), p.environment(), programs[name], args...)
-	deadline := time.NewTimer(startTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !portListens(port) {
-		select {
-		case <-tick.C:
-		case <-server.ended:
-			return nil, server.failed(programs[name])
-		case <-deadline.C:
-			server.end()
-			return nil, fmt.Errorf("%s does not listen within %v", programs[name], startTimeout)
-		}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("it does not listen within %v", startTimeout))
+	defer cancel()
+	cmd := p.cmd(programs[name], args...)
+	cmd.Port = port
+	server, err := proc.Start(ctx, cmd)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", programs[name], err)
 	}
-	return &ReferenceServer{Addr: net.JoinHostPort(p.Host, strconv.Itoa(port)), close: func() error { server.end(); return nil }}, nil
+	return &ReferenceServer{Addr: net.JoinHostPort(p.Host, strconv.Itoa(port)), close: func() error { server.Kill(); return nil }}, nil
 }
 
-// portListens says whether a socket of this network namespace listens at a port. To connect
-// would be to be the server's client.
-func portListens(port int) bool {
-	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(name)
-		if err == nil && listens(string(text), port) {
-			return true
-		}
-	}
-	return false
-}
-
-// listens reads the kernel's table of TCP sockets: local address:port in hexadecimal digits is
-// the second column, the state the fourth, and 0A is LISTEN (proc_net_tcp.txt).
-func listens(table string, port int) bool {
-	for line := range strings.Lines(table) {
-		f := strings.Fields(line)
-		if len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
-			return true
-		}
-	}
-	return false
-}
-
-// run is a program's client, to its end.
+// run runs a program's client to its end, and returns what it printed.
 func run(ctx context.Context, p ReferencePath, program string, args ...string) (string, error) {
-	client := start(ctx, p.environment(), program, args...)
-	<-client.ended
-	defer client.kill()
-	if client.err != nil {
-		return "", errors.Join(client.failed(program), ctx.Err())
+	var out strings.Builder
+	cmd := p.cmd(program, args...)
+	cmd.Log = &out
+	if err := proc.Run(ctx, cmd); err != nil {
+		return "", errors.Join(fmt.Errorf("%s: %w", program, err), ctx.Err())
 	}
-	return client.out.String(), nil
+	return out.String(), nil
+}
+
+// cmd is the command line of a program that uses the path.
+func (p ReferencePath) cmd(program string, args ...string) proc.Cmd {
+	return proc.Cmd{Args: append([]string{program}, args...), Env: append(os.Environ(), p.environment()...)}
 }
 
 // ucxFirst is how many iterations say how long one takes, and the least of a run.

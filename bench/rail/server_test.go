@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,38 +170,20 @@ func TestClientOfSomethingElse(t *testing.T) {
 // points before it.
 func TestServerKilled(t *testing.T) {
 	noLeaks(t)
-	spec, err := json.Marshal(ServerConfig{Rails: []string{"127.0.0.1:0"}, Listen: "127.0.0.1:0", Segment: 4 << 20})
+	child, addr, err := startChild(t.Context(), ServerConfig{Rails: []string{"127.0.0.1:0"}, Listen: "127.0.0.1:0", Segment: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), targetEnv+"="+string(spec))
-	life, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer life.Close()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var at listening
-	if err := json.NewDecoder(out).Decode(&at); err != nil {
-		t.Fatal(err)
-	}
-	cfg := quick(at.Addr)
+	cfg := quick(addr)
 	cfg.Ops = []transport.Op{transport.Write, transport.Read}
 	cfg.Progress = &hook{f: func(line string) {
 		if strings.HasPrefix(line, "point 2/4") {
-			_ = cmd.Process.Kill()
+			child.Signal(syscall.SIGKILL)
 		}
 	}}
 	began := time.Now()
 	r, err := Run(t.Context(), cfg) // a batch that nobody ends takes cfg.Timeout
-	_ = cmd.Wait()
+	child.Kill()
 	if err == nil || !strings.Contains(err.Error(), "has gone") || r.Interrupted || !strings.Contains(r.Error, "has gone") || len(r.Points) < 2 || len(r.Points) > 3 {
 		t.Fatalf("%v, %+v", err, r)
 	}
