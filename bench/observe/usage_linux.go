@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// userHZ is the unit of times in /proc: USER_HZ, 100 on every Linux architecture that
-// Go supports.
-const userHZ = 10 * time.Millisecond
+	"kvferry/internal/proc"
+)
 
 // Usage is what the CPUs that we may use have done so far, and our processes on them.
 type Usage struct {
@@ -66,7 +64,7 @@ func (u *Usage) cpuTimes(stat []byte, allowed func(cpu int) bool) error {
 			if err != nil {
 				return fmt.Errorf("/proc/stat: %s: %w", f[0], err)
 			}
-			*field += time.Duration(ticks) * userHZ
+			*field += time.Duration(ticks) * proc.ClockTick
 		}
 	}
 	if u.cpus == 0 {
@@ -77,22 +75,11 @@ func (u *Usage) cpuTimes(stat []byte, allowed func(cpu int) bool) error {
 
 // process adds what a process and its threads have used, from its folder in /proc.
 func (u *Usage) process(dir string) error {
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	cpu, err := proc.CPUTime(dir)
 	if err != nil {
 		return err
 	}
-	// The second field, the command in parentheses, may hold anything.
-	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(f) < 13 {
-		return fmt.Errorf("%s/stat has %d fields after the command, want 13 or more", dir, len(f))
-	}
-	for _, text := range f[11:13] { // utime and stime, fields 14 and 15, proc_pid_stat(5)
-		ticks, err := strconv.ParseInt(string(text), 10, 64)
-		if err != nil {
-			return fmt.Errorf("%s/stat: %w", dir, err)
-		}
-		u.own += time.Duration(ticks) * userHZ
-	}
+	u.own += cpu
 	threads, err := filepath.Glob(filepath.Join(dir, "task", "*", "schedstat"))
 	if err != nil {
 		return err
