@@ -4,31 +4,32 @@ import (
 	"archive/tar"
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
+
+	"kvferry/internal/proc"
 )
 
 // A host is one QEMU. It is over when its command has reported its exit status
 // and all of its output is here, or when the process has ended without that.
 type host struct {
-	number  int
-	process *os.Process
-	exited  <-chan error // one value, of the process's Wait; close takes it
-	killed  atomic.Bool  // by a fault
+	number int
+	qemu   *proc.Proc  // nil if it did not start
+	killed atomic.Bool // by a fault
 
-	control    net.Conn
-	conns      []net.Conn // our ends of all that QEMU talks through, control among them
-	console    tail       // the guest kernel's
-	complaints tail       // QEMU's standard error
+	control net.Conn
+	conns   []net.Conn // our ends of all that QEMU talks through, control among them
+	console tail       // the guest kernel's
 
 	monitor     *monitor
 	monitorErr  error
@@ -124,13 +125,8 @@ func (c Config) boot(h *host, img image, initrd *os.File, nics []*os.File) (chan
 	if err != nil {
 		return ch, err
 	}
-	cmd := exec.Command(qemuProgram, c.qemuArgs(h.number, img.kernel, fd)...)
-	cmd.ExtraFiles, cmd.Stderr = files, &h.complaints
-	if h.exited, err = StartTied(cmd); err != nil {
-		return ch, err
-	}
-	h.process = cmd.Process
-	return ch, nil
+	h.qemu, err = proc.Start(context.Background(), proc.Cmd{Args: append([]string{qemuProgram}, c.qemuArgs(h.number, img.kernel, fd)...), Files: files})
+	return ch, err
 }
 
 // follow reads what a host says on its ports, and closes over when it has said all.
@@ -147,13 +143,12 @@ func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func
 			_, _ = io.Copy(io.Discard, ports[port])
 		})
 	}
-	var reported bool
 	var whole [2]bool
-	var outErr error
-	stream(portControl, func(in io.Reader) { reported = h.followControl(in) })
+	var err, outErr error
+	stream(portControl, func(in io.Reader) { h.code, err = FollowInit(in, h.Name(), h.ready) })
 	for i, port := range []int{portStdout, portStderr} {
 		stream(port, func(in io.Reader) {
-			whole[i] = ReadLines(in, token, func(text string) { print(Line{h.number, port == portStderr, text}) })
+			whole[i] = readLines(in, token, func(text string) { print(Line{h.number, port == portStderr, text}) })
 		})
 	}
 	if c.Out != "" {
@@ -162,8 +157,8 @@ func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func
 	h.readers.Go(func() {
 		streams.Wait()
 		switch {
-		case !reported || !whole[0] || !whole[1]:
-			h.err = cmp.Or(h.err, fmt.Errorf("%s died without reporting an exit status", hostname(h.number)))
+		case err != nil || !whole[0] || !whole[1]:
+			h.err = cmp.Or(err, errDied(h.Name()))
 		case outErr != nil:
 			h.err = fmt.Errorf("files of %s: %w", hostname(h.number), outErr)
 		}
@@ -171,25 +166,26 @@ func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func
 	})
 }
 
-// followControl reads what the host's init says (see portControl), until the command's
-// exit, and reports whether that came.
-func (h *host) followControl(in io.Reader) bool {
+// FollowInit reads what a host's init says (see portControl), closes ready when the host waits
+// to be let off, and returns the exit status of its command.
+func FollowInit(in io.Reader, host string, ready chan<- struct{}) (code int, err error) {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		switch word {
 		case "ready":
-			close(h.ready)
+			close(ready)
 		case "fail":
-			h.err = fmt.Errorf("%s could not be set up: %s", hostname(h.number), rest)
-			return false
+			return 0, fmt.Errorf("%s could not be set up: %s", host, rest)
 		case "exit":
-			code, err := strconv.Atoi(rest)
-			h.code = code
-			return err == nil
+			return strconv.Atoi(rest)
 		}
 	}
-	return false
+	return 0, errDied(host)
+}
+
+func errDied(host string) error {
+	return fmt.Errorf("%s died without reporting an exit status", host)
 }
 
 // Tell sends the host's init a word: go starts the command, stop ends it.
@@ -197,7 +193,7 @@ func (h *host) Tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
 
 // kill is a power cut: SIGKILL for QEMU, which leaves its guest no time to send
 // anything. It does not wait for the process's end, and may be called after it.
-func (h *host) kill() { _ = h.process.Kill() }
+func (h *host) kill() { h.qemu.Signal(syscall.SIGKILL) }
 
 // setLink waits for QEMU's start and for its answer. A host's end ends both waits.
 func (h *host) setLink(nic int, up bool) error {
@@ -211,9 +207,8 @@ func (h *host) setLink(nic int, up bool) error {
 // close ends the process, if it runs, and returns when it and its readers have ended. It
 // is called once.
 func (h *host) close() {
-	if h.process != nil {
-		h.kill()
-		<-h.exited
+	if h.qemu != nil {
+		h.qemu.Kill()
 	}
 	for _, c := range h.conns {
 		c.Close()
@@ -229,8 +224,8 @@ func (h *host) postMortem() string {
 		text += "\t" + cause + "\n\t...\n"
 	}
 	text += h.console.last(25)
-	if said := h.complaints.last(10); strings.TrimSpace(said) != "" {
-		text += "\nQEMU says\n" + said
+	if said := h.qemu.Tail(); len(said) > 0 {
+		text += "\nQEMU says\n\t" + strings.Join(said, "\n\t")
 	}
 	return text
 }

@@ -1,18 +1,18 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"kvferry/internal/proc"
 )
 
 // A kernel is an unpacked linux-image package.
@@ -141,19 +141,18 @@ func downloadKernel(ctx context.Context, folder string, log func(format string, 
 	return os.Rename(root, filepath.Join(folder, name))
 }
 
-// output runs a program and returns what it prints; an error has its standard
+// output runs a program and returns what it prints; an error has the end of its standard
 // error. dir is the folder it runs in, this process's if empty.
 func output(ctx context.Context, dir, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, program, args...)
-	var errs bytes.Buffer
-	cmd.Dir, cmd.Stderr = dir, &errs
-	// The formats that are parsed here are those of the C locale.
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	out, err := cmd.Output()
-	if err != nil { // ExitError alone says "exit status 1"
-		err = fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	var out strings.Builder
+	err := proc.Run(ctx, proc.Cmd{
+		Args: append([]string{program}, args...), Dir: dir, Out: &out,
+		Env: append(os.Environ(), "LC_ALL=C"), // the formats that are parsed here are those of the C locale
+	})
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
-	return string(out), err
+	return out.String(), err
 }
 
 // A module that a host needs. Kernels differ: optional ones need not exist.

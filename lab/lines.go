@@ -18,20 +18,16 @@ type Line struct {
 // no newlines must not fill this process's memory.
 const maxLine = 64 << 10
 
-// ReadLines calls emit for each line of in until token, which ends the output, or
-// with an empty one to its end. It reports whether the token came. What stands
+// readLines calls emit for each line of in until token, which ends the output. It reports whether the token came. What stands
 // before it without a newline is a line too. Lines end in LF or, as a terminal writes
 // them, in CR LF; both are left out. An error of in is its end.
-func ReadLines(in io.Reader, token string, emit func(text string)) bool {
+func readLines(in io.Reader, token string, emit func(text string)) bool {
 	var pending []byte
 	chunk := make([]byte, 32<<10)
 	for {
 		n, err := in.Read(chunk)
 		pending = append(pending, chunk[:n]...)
-		text, whole := pending, false
-		if token != "" {
-			text, _, whole = bytes.Cut(pending, []byte(token))
-		}
+		text, _, whole := bytes.Cut(pending, []byte(token))
 		for {
 			line, rest, found := bytes.Cut(text, []byte("\n"))
 			if !found {

@@ -3,32 +3,9 @@ package lab
 import (
 	"net"
 	"os"
-	"os/exec"
-	"runtime"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-// StartTied starts a process that the kernel kills when this one ends, however
-// that is. The kernel ties it to the thread that forked it, so a thread is kept
-// for as long as the process lives. Its own process group keeps Ctrl-C from it:
-// the lab ends it when its output has been read. exited gets one value when the process
-// has ended, which may be left unread; after an error it gets none.
-func StartTied(cmd *exec.Cmd) (exited <-chan error, err error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	started, over := make(chan error, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			over <- cmd.Wait()
-		}
-	}()
-	return over, <-started
-}
 
 func newMemoryFile() (*os.File, error) {
 	fd, err := unix.MemfdCreate("initrd", unix.MFD_CLOEXEC)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvferry/internal/proc"
 )
 
 // TestDriver: the program in Python, with what stands for vLLM: it takes orders and gives events
@@ -24,20 +26,19 @@ func TestDriver(t *testing.T) {
 	}
 	arrivals := make(chan arrival)
 	log := filepath.Join(t.TempDir(), "log")
-	cmd := exec.Command(python, filepath.Join("files", "driver.py"))
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+vllm, "PYTHONDONTWRITEBYTECODE=1")
+	cmd := proc.Cmd{Args: []string{python, filepath.Join("files", "driver.py")}, Env: append(os.Environ(), "PYTHONPATH="+vllm, "PYTHONDONTWRITEBYTECODE=1")}
 	i, err := place{}.start(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Blocks: 9, Transfer: json.RawMessage(`{"a":1}`)}, log, patience, arrivals)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer i.end(0)
+	defer i.end(true)
 	next := func() arrival {
 		t.Helper()
 		select {
 		case a := <-arrivals:
 			return a
 		case <-time.After(patience):
-			t.Fatalf("it says nothing more: %q", tail(i.log, logLines))
+			t.Fatalf("it says nothing more: %q", i.Tail())
 		}
 		return arrival{}
 	}
@@ -45,7 +46,7 @@ func TestDriver(t *testing.T) {
 		t.Helper()
 		a := next()
 		if a.CPU = 0; !reflect.DeepEqual(a.event, want) || a.from != decode {
-			t.Fatalf("%+v, want %+v: %q", a, want, tail(i.log, logLines))
+			t.Fatalf("%+v, want %+v: %q", a, want, i.Tail())
 		}
 	}
 	ask := func(o order) {
@@ -80,7 +81,7 @@ func TestDriver(t *testing.T) {
 	if a := next(); a.over == nil {
 		t.Errorf("it goes on: %+v", a)
 	}
-	if text := strings.Join(tail(i.log, 99), "\n"); !strings.HasPrefix(text, "printed to standard output\nblocks: 9\n") || !strings.Contains(text, "Traceback") {
+	if text, err := os.ReadFile(log); err != nil || !strings.HasPrefix(string(text), "printed to standard output\nblocks: 9\n") || !strings.Contains(string(text), "Traceback") {
 		t.Errorf("the log has %s", text)
 	}
 }

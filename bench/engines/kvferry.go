@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
+
+	"kvferry/internal/proc"
 )
 
 // A need is what of kvferry a setting takes.
@@ -107,11 +107,8 @@ func (f kvferryFolder) make(ctx context.Context, n need, log string) error {
 			return err
 		}
 		defer out.Close()
-		cmd := exec.CommandContext(ctx, "make", "-C", string(f), targets[n])
-		cmd.Stdout, cmd.Stderr = out, out
-		if err := cmd.Run(); err != nil {
-			said := strings.Join(tail(log, logLines), "\n    ")
-			return fmt.Errorf("make %s in %s, which makes %s: %w\n    %s", targets[n], f, filepath.Base(file), err, said)
+		if err := proc.Run(ctx, proc.Cmd{Args: []string{"make", "-C", string(f), targets[n]}, Log: out}); err != nil {
+			return fmt.Errorf("make %s in %s, which makes %s: %w", targets[n], f, filepath.Base(file), err)
 		}
 	}
 	if _, err := os.Stat(file); err != nil {

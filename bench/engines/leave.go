@@ -3,6 +3,7 @@ package engines
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -57,7 +58,7 @@ func (t *turn) leave(ctx context.Context, tr *Trial) error {
 	if _, err := t.wait(ctx, decode, saysDone, last[0].ID); err != nil {
 		return err
 	}
-	t.instance(decode).kill()
+	t.instance(decode).Signal(syscall.SIGKILL)
 	answered := 1
 	for t.instance(decode) != nil {
 		a, err := t.any(ctx)

@@ -1,11 +1,8 @@
 package engines
 
 import (
-	"os/exec"
 	"strings"
-	"syscall"
 
-	"kvferry/lab"
 	"kvferry/lab/nics"
 )
 
@@ -67,13 +64,4 @@ func (p place) sent() int64 {
 		return 0
 	}
 	return t.SentBytes
-}
-
-// exec starts a process that ends with this one, in a group of its own.
-func (p place) exec(r role, cmd *exec.Cmd) (exited <-chan error, err error) {
-	if p.lab == nil {
-		return lab.StartTied(cmd)
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	return p.lab.Exec(1+int(r), cmd)
 }

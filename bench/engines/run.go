@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
+	"kvferry/internal/proc"
 	"kvferry/internal/progress"
 	"kvferry/lab/vllm"
 )
@@ -167,7 +166,7 @@ func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 	}
 	var pids []int
 	for _, i := range t.instances {
-		pids = append(pids, i.cmd.Process.Pid)
+		pids = append(pids, i.Pid())
 	}
 	end := x.e.watch(pids)
 	defer func() {
@@ -220,19 +219,13 @@ func (x *run) makeScratch() (wipe func(), err error) {
 		return nil, err
 	}
 	// Its input ends with this process; what the instances still write a moment longer goes too.
-	keeper := exec.Command("/bin/sh", "-c", `cat > /dev/null; rm -rf "$1" || { sleep 1; rm -rf "$1"; }`, "sh", x.scratch)
-	keeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is this process's to handle
-	in, err := keeper.StdinPipe()
-	if err == nil {
-		err = keeper.Start()
-	}
+	// The shell dies with this process, and what it has started in the background does not.
+	script := `exec 3<&0; { cat <&3 > /dev/null; rm -rf "$1" || { sleep 1; rm -rf "$1"; }; } & wait`
+	keeper, err := proc.Start(context.Background(), proc.Cmd{Args: []string{"/bin/sh", "-c", script, "sh", x.scratch}, Grace: time.Minute})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(x.scratch))
 	}
-	wipe = func() {
-		_ = in.Close()
-		_ = keeper.Wait() // the folder is gone, or nobody can remove it
-	}
+	wipe = func() { _ = keeper.Stop() } // the folder is gone, or nobody can remove it
 	program, err := fs.Sub(files, "files")
 	if err == nil {
 		err = os.CopyFS(filepath.Join(x.scratch, driverFolder), program)

@@ -147,7 +147,7 @@ func (t *turn) ordeal(ctx context.Context, f *Fault, number int) (*ordeal, error
 		return nil, err
 	}
 	if i := t.instance(prefill); i != nil {
-		i.signal(syscall.SIGCONT) // if it was stopped
+		i.Signal(syscall.SIGCONT) // if it was stopped
 	}
 	if o.outcome == Hang { // its client goes
 		for _, i := range t.instances {
@@ -167,10 +167,10 @@ func (t *turn) do(d deed, id string) error {
 	case killP, killD:
 		r := map[deed]role{killP: prefill, killD: decode}[d]
 		if i := t.instance(r); i != nil {
-			i.kill()
+			i.Signal(syscall.SIGKILL)
 		}
 	case freezeP:
-		t.instance(prefill).signal(syscall.SIGSTOP)
+		t.instance(prefill).Signal(syscall.SIGSTOP)
 	case cutLink:
 		return t.place.lab.Cut(0)
 	case loseAll:
@@ -232,7 +232,7 @@ func (t *turn) forget(a arrival) {
 
 // drop ends an instance and takes it out of those that are there, and what it has said with it.
 func (t *turn) drop(i *instance) {
-	i.end(0)
+	i.end(true)
 	for range len(t.arrivals) {
 		if a := <-t.arrivals; a.from != i.role {
 			t.arrivals <- a

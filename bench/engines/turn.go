@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 	"kvferry/lab/nics"
 )
 
@@ -72,15 +72,11 @@ func (t *turn) readies(ctx context.Context, n int) error {
 
 // end ends the instances, and what they are joined by. It adds to an error what they printed last.
 func (t *turn) end(err error) error {
-	grace := endGrace
-	if err != nil {
-		grace = 0
+	for _, i := range t.instances {
+		_ = i.In.Close() // all at once
 	}
 	for _, i := range t.instances {
-		_ = i.in.Close() // all at once
-	}
-	for _, i := range t.instances {
-		i.end(grace)
+		i.end(err != nil)
 	}
 	if t.place.lab != nil {
 		t.place.lab.Close()
@@ -107,8 +103,7 @@ func (t *turn) begin(r role, what string) error {
 	if text := map[role]string{prefill: s.P, decode: s.D}[r]; text != "" {
 		is.Transfer = json.RawMessage(fill.Replace(text))
 	}
-	cmd := exec.Command(t.e.command[0], append(t.e.command[1:], filepath.Join(t.scratch, driverFolder, "driver.py"))...)
-	cmd.Env = slices.Clone(t.e.env)
+	cmd := proc.Cmd{Args: append(slices.Clone(t.e.command), filepath.Join(t.scratch, driverFolder, "driver.py")), Env: slices.Clone(t.e.env)}
 	for _, kv := range s.Env {
 		cmd.Env = append(cmd.Env, fill.Replace(kv))
 	}
@@ -121,11 +116,10 @@ func (t *turn) begin(r role, what string) error {
 	}
 	log := fmt.Sprintf("%s-%s-%v.log", strings.NewReplacer(" ", "-", ",", "-").Replace(s.String()), what, r)
 	i, err := t.place.start(r, cmd, is, filepath.Join(t.cfg.Out, logFolder, log), t.cfg.Timeout, t.arrivals)
-	if err != nil {
-		return err
+	if i != nil { // even if it does not read what it is told
+		t.instances = append(t.instances, i)
 	}
-	t.instances = append(t.instances, i)
-	return nil
+	return err
 }
 
 // values are those of an instance and of a request.
@@ -212,9 +206,6 @@ func (t *turn) instance(r role) *instance {
 	return nil
 }
 
-// logLines are how many of the last lines of a process stand with an error.
-const logLines = 12
-
 // why is an error with what the processes printed last, nil for none.
 func (t *turn) why(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
@@ -222,7 +213,7 @@ func (t *turn) why(err error) error {
 	}
 	said := ""
 	for _, i := range t.instances {
-		if last := tail(i.log, logLines); len(last) > 0 {
+		if last := i.Tail(); len(last) > 0 {
 			said += fmt.Sprintf("\n%v printed last (all is in %s):\n    %s", i.role, filepath.Join(logFolder, filepath.Base(i.log)), strings.Join(last, "\n    "))
 		}
 	}

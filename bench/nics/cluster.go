@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
 )
 
@@ -17,7 +19,7 @@ var httpAddress = lab.ManagementAddress(1) + ":8000"
 // programs there.
 func findDaemons(bin *string) error {
 	if *bin == "" {
-		exe, err := self()
+		exe, err := os.Executable()
 		if err != nil {
 			return err
 		}
@@ -43,10 +45,10 @@ func startCluster(ctx context.Context, l *lab.Lab, bin, handoff string, n int, a
 	node := func(id, grpc string) []string {
 		return []string{"--id", id, "--proxy", registry, "--grpc", grpc, "--rail", strings.Join(rails, ","), "--log-level", "warn"}
 	}
-	var all []*process
+	var all []*proc.Proc
 	stop = func() {
-		for i := len(all) - 1; i >= 0; i-- {
-			all[i].stop()
+		for _, p := range slices.Backward(all) {
+			_ = p.Stop()
 		}
 	}
 	for _, d := range []struct {
@@ -58,7 +60,7 @@ func startCluster(ctx context.Context, l *lab.Lab, bin, handoff string, n int, a
 		{1, "prefill", node("prefill-0", at(1)+":9101")},
 		{2, "decode", node("decode-0", at(2)+":9100")},
 	} {
-		p, err := start(ctx, l, d.host, filepath.Join(bin, d.name), d.args...)
+		p, err := start(ctx, l, d.host, proc.Cmd{Args: append([]string{filepath.Join(bin, d.name)}, d.args...)})
 		if err != nil {
 			return stop, err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/bench/rail"
+	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
 )
 
@@ -35,26 +36,25 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *rail.FailoverResul
 		defer os.RemoveAll(out)
 	}
 	args := append([]string{
-		"rail", "failover", lab.ManagementAddress(1) + ":" + port, "--faults", f.faults, "--segment", segment, "--duration", f.end.String(), "--out", out,
+		f.exe, "rail", "failover", lab.ManagementAddress(1) + ":" + port, "--faults", f.faults, "--segment", segment, "--duration", f.end.String(), "--out", out,
 	}, railFlags(f.specs)...)
-	p, err := start(ctx, l, 2, f.exe, args...)
+	p, err := start(ctx, l, 2, proc.Cmd{Args: args, Announce: rail.Loading})
 	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := p.await(ctx, rail.Loading); err != nil {
 		return nil, nil, err
 	}
 	began := time.Now()
 	for _, h := range f.schedule {
-		if !rail.Sleep(ctx, p.over, time.Until(began.Add(h.at))) {
+		if !rail.Sleep(ctx, p.Done(), time.Until(began.Add(h.at))) {
 			break
 		}
 		if err := h.do(l); err != nil {
-			p.stop()
+			_ = p.Stop()
 			return nil, nil, err
 		}
 	}
-	_, ended = p.rest()
+	if ended = p.Wait(); ended != nil {
+		ended = fmt.Errorf("kvferry rail failover on host 2: %w", p.WithLog(ended))
+	}
 	text, err := os.ReadFile(filepath.Join(out, "failover.json"))
 	if err != nil {
 		return nil, nil, errors.Join(ended, err)

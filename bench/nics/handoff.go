@@ -105,13 +105,9 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := start(ctx, l, 1, filepath.Join(cfg.Bin, "kvferry"), "bench", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
+	_, ended := output(ctx, l, 1, filepath.Join(cfg.Bin, "kvferry"), "bench", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
 		"--random-input-len", strconv.Itoa(cfg.InputLen), "--random-output-len", "2", "--num-prompts", strconv.Itoa(cfg.Prompts),
 		"--max-concurrency", "1", "--out", cfg.Out)
-	if err != nil {
-		return nil, err
-	}
-	_, ended := p.rest()
 	switch {
 	case ended != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)

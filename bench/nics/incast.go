@@ -13,6 +13,7 @@ import (
 	"kvferry/bench/incast"
 	"kvferry/bench/observe"
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
 	"kvferry/transport"
 )
@@ -150,37 +151,30 @@ const (
 
 // measure runs a case: the target on host 1, the initiators and the probe on host 2.
 func (cfg *IncastConfig) measure(ctx context.Context, l *lab.Lab, c *incastCase) (*incast.Sample, error) {
-	target, err := start(ctx, l, 1, cfg.Exe, "lab", "nics", IncastTarget, lab.Address(1, 0), strconv.Itoa(cfg.Initiators), cfg.Options)
+	target, err := start(ctx, l, 1, proc.Cmd{Args: []string{cfg.Exe, "lab", "nics", IncastTarget, lab.Address(1, 0), strconv.Itoa(cfg.Initiators), cfg.Options}, Announce: "{"})
 	if err != nil {
 		return nil, err
 	}
-	defer target.stop()
-	text, err := target.await(ctx, "{")
-	if err != nil {
-		return nil, err
-	}
+	defer target.Stop()
 	from := lab.Addresses(2, 0, cfg.Initiators+1)
 	load := incast.Load{
 		Op: c.op, From: from[:cfg.Initiators], Probe: from[cfg.Initiators], Options: cfg.Options,
 		Block: incastBlock, Depth: incastDepth, Warmup: cfg.Warmup, Duration: cfg.Duration,
 	}
-	if err := json.Unmarshal([]byte(text), &load.Target); err != nil {
-		return nil, fmt.Errorf("%s said no address: %w", target.name(), err)
+	if err := json.Unmarshal([]byte(target.Hello), &load.Target); err != nil {
+		return nil, fmt.Errorf("kvferry lab nics %s said no address: %w", IncastTarget, err)
 	}
 	asked, err := json.Marshal(&load)
 	if err != nil {
 		return nil, err
 	}
-	many, err := start(ctx, l, 2, cfg.Exe, "lab", "nics", IncastLoad, string(asked))
+	text, err := output(ctx, l, 2, cfg.Exe, "lab", "nics", IncastLoad, string(asked))
 	if err != nil {
-		return nil, err
-	}
-	if text, err = many.rest(); err != nil {
 		return nil, err
 	}
 	s := &incast.Sample{}
 	if err := json.Unmarshal([]byte(text), s); err != nil {
-		return nil, fmt.Errorf("%s printed no result: %w", many.name(), err)
+		return nil, fmt.Errorf("kvferry lab nics %s printed no result: %w", IncastLoad, err)
 	}
 	return s, nil
 }

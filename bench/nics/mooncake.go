@@ -142,12 +142,8 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*Moon
 		return nil, err
 	}
 	out := c.folder(setting, n)
-	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvferry"), "reproduce", "mooncake", "--proxy", "http://"+httpAddress, "--settings", setting, "--rows", c.Row,
+	_, ended := output(ctx, l, 1, filepath.Join(c.Bin, "kvferry"), "reproduce", "mooncake", "--proxy", "http://"+httpAddress, "--settings", setting, "--rows", c.Row,
 		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--out", out)
-	if err != nil {
-		return nil, err
-	}
-	_, ended := p.rest()
 	row, err := readRow(out)
 	if err != nil {
 		return nil, errors.Join(ended, err)

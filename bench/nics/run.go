@@ -15,6 +15,7 @@ import (
 	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
 )
 
@@ -59,7 +60,7 @@ func surround(stdout, progress *io.Writer, exe *string) (err error) {
 		config.Default(w, io.Discard)
 	}
 	if *exe == "" {
-		*exe, err = self()
+		*exe, err = os.Executable()
 	}
 	return err
 }
@@ -147,15 +148,12 @@ func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error)
 		port  string
 		specs []string
 	}{{port, (&sweep{links: links}).specs()}, {multipathPort, (&sweep{mptcp: true}).specs()}} {
-		args := []string{"rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + target.port, "--segment", segment}
-		p, err := start(ctx, l, 1, x.cfg.Exe, append(args, railFlags(target.specs)...)...)
+		args := []string{x.cfg.Exe, "rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + target.port, "--segment", segment}
+		p, err := start(ctx, l, 1, proc.Cmd{Args: append(args, railFlags(target.specs)...), Announce: serving})
 		if err != nil {
 			return err
 		}
-		defer p.stop()
-		if _, err := p.await(ctx, "serving clients at"); err != nil {
-			return err
-		}
+		defer p.Stop()
 	}
 	for i := range group {
 		if err := x.transfer(ctx, l, round, &group[i]); err != nil {
@@ -167,6 +165,9 @@ func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error)
 	}
 	return nil
 }
+
+// serving begins the line of a target that listens.
+const serving = "serving clients at"
 
 func railFlags(specs []string) (flags []string) {
 	for _, s := range specs {
@@ -195,17 +196,13 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 		counts, at = []int{1}, lab.ManagementAddress(1)+":"+multipathPort
 	}
 	args := append([]string{
-		"rail", "bench", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
+		x.cfg.Exe, "rail", "bench", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
 		"--rails", list(len(counts), func(i int) string { return strconv.Itoa(counts[i]) }),
 		"--select", list(len(s.selects), func(i int) string { return string(s.selects[i]) }),
 		"--block", config.FormatSize(s.load.Block), "--batch", strconv.Itoa(s.load.Batch), "--depth", strconv.Itoa(s.load.Depth),
 		"--duration", x.cfg.Duration.String(), "--warmup", "400ms",
 	}, railFlags(s.specs())...)
-	p, err := start(ctx, l, 2, x.cfg.Exe, args...)
-	if err != nil {
-		return err
-	}
-	text, err := p.rest()
+	text, err := output(ctx, l, 2, args...)
 	if err != nil {
 		return err
 	}

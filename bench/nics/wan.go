@@ -15,6 +15,7 @@ import (
 	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
 )
 
@@ -140,15 +141,12 @@ func (x *wanRun) keepRate(round int, c *wanCase, p WANPoint) func(Notice) {
 // once it is known whether it was disturbed.
 func (x *wanRun) kvferry(ctx context.Context, l *lab.Lab, round int, c *wanCase) (keep func(Notice), err error) {
 	specs := c.specs(x.cfg.Options)
-	args := []string{"rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + port, "--segment", segment}
-	server, err := start(ctx, l, 1, x.cfg.Exe, append(args, railFlags(specs)...)...)
+	args := []string{x.cfg.Exe, "rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + port, "--segment", segment}
+	server, err := start(ctx, l, 1, proc.Cmd{Args: append(args, railFlags(specs)...), Announce: serving})
 	if err != nil {
 		return nil, err
 	}
-	defer server.stop()
-	if _, err := server.await(ctx, "serving clients at"); err != nil {
-		return nil, err
-	}
+	defer server.Stop()
 	if c.schedule != nil {
 		return x.failover(ctx, l, round, c, specs)
 	}
@@ -178,18 +176,14 @@ const (
 // transfer measures the rate of kvferry rail bench.
 func (x *wanRun) transfer(ctx context.Context, l *lab.Lab, round int, c *wanCase, specs []string) (WANPoint, error) {
 	args := append([]string{
-		"rail", "bench", lab.ManagementAddress(1) + ":" + port, "--format", "json", "--check", "--limit", "none", "--segment", segment,
+		x.cfg.Exe, "rail", "bench", lab.ManagementAddress(1) + ":" + port, "--format", "json", "--check", "--limit", "none", "--segment", segment,
 		"--block", wanBlock, "--batch", wanBatch, "--depth", wanDepth, "--timeout", "30s",
 		"--duration", c.duration(x.cfg.Duration).String(), "--warmup", x.cfg.Warmup.String(),
 	}, railFlags(specs)...)
 	if x.cfg.Out != "" {
 		args = append(args, "--out", filepath.Join(x.cfg.Out, fmt.Sprintf("%s%d", c.name, round)))
 	}
-	p, err := start(ctx, l, 2, x.cfg.Exe, args...)
-	if err != nil {
-		return WANPoint{}, err
-	}
-	text, err := p.rest()
+	text, err := output(ctx, l, 2, args...)
 	if err != nil {
 		return WANPoint{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
 )
 
@@ -141,7 +143,10 @@ type listened struct {
 
 func (c *listened) Close() error { return errors.Join(c.Conn.Close(), c.listener.Close()) }
 
-const perftest = "ucx_perftest"
+const (
+	perftest     = "ucx_perftest"
+	perftestPort = 13337 // where it listens
+)
 
 func noUCX() error {
 	for _, name := range []string{perftest, "unshare", "mount"} {
@@ -160,90 +165,62 @@ const ownSys = `mount -t sysfs sysfs /sys && exec "$0" "$@"`
 
 // ucxRate is what puts carry, spread over four rails by UCX, as many under way as batches.
 func ucxRate(ctx context.Context, l *lab.Lab, warmup, duration time.Duration) (rate float64, err error) {
-	run := func(host int, args ...string) (*process, error) {
-		cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", ownSys, perftest}, append(args, "-t", "ucp_put_bw", "-s", strconv.Itoa(ucxBatch), "-O", wanDepth, "-w", "1", "-n", "1000000")...)...)
-		// What UCX calls rails are the interfaces that it spreads a put over; one by default.
-		cmd.Env = append(os.Environ(), "UCX_TLS=tcp", "UCX_NET_DEVICES=eth0,eth1,eth2,eth3", "UCX_MAX_RMA_RAILS=4")
-		return startCommand(l, host, cmd)
+	run := func(host, port int, out io.Writer, args ...string) (*proc.Proc, error) {
+		return start(ctx, l, host, proc.Cmd{
+			Port: port, Out: out,
+			Args: slices.Concat([]string{"unshare", "--mount", "sh", "-c", ownSys, perftest}, args, []string{"-t", "ucp_put_bw", "-s", strconv.Itoa(ucxBatch), "-O", wanDepth, "-w", "1", "-n", "1000000"}),
+			// What UCX calls rails are the interfaces that it spreads a put over; one by default.
+			Env: append(os.Environ(), "UCX_TLS=tcp", "UCX_NET_DEVICES=eth0,eth1,eth2,eth3", "UCX_MAX_RMA_RAILS=4"),
+		})
 	}
-	server, err := run(1)
+	server, err := run(1, perftestPort, nil) // which says only at its end that it has listened
 	if err != nil {
 		return 0, err
 	}
-	defer server.stop()
-	if err := listens(ctx, l, 1, server); err != nil { // it says so only at its end
-		return 0, err
-	}
-	client, err := run(2, lab.ManagementAddress(1))
+	defer server.Stop()
+	m := putMeter{began: time.Now(), warmup: warmup}
+	client, err := run(2, 0, proc.Lines(m.read), lab.ManagementAddress(1))
 	if err != nil {
 		return 0, err
 	}
-	defer client.stop()
-	return putRate(ctx, client, warmup, duration)
+	defer client.Stop()
+	if rail.Sleep(ctx, client.Done(), warmup+duration) {
+		return m.rate(warmup + duration), nil
+	}
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	return 0, client.WithLog(fmt.Errorf("%s %w", perftest, client.Err()))
 }
 
-// perftestPort is where it listens, 13337, as the kernel's tables have it.
-const perftestPort = ":3419"
+// A putMeter reads what ucx_perftest prints each second, for the rate between two of those lines, about
+// the warm-up and the duration apart.
+type putMeter struct {
+	began  time.Time
+	warmup time.Duration
 
-// listens returns when a port of a host is open.
-func listens(ctx context.Context, l *lab.Lab, host int, server *process) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New(perftest+" does not listen"))
-	defer cancel()
-	for {
-		open := false
-		if err := l.Do(host, func() error {
-			table, err := os.ReadFile("/proc/thread-self/net/tcp")
-			open = listening(string(table), perftestPort)
-			return err
-		}); err != nil || open {
-			return err
-		}
-		if !rail.Sleep(ctx, server.over, 20*time.Millisecond) {
-			return errors.Join(context.Cause(ctx), server.err)
-		}
+	mu       sync.Mutex
+	from, to progress
+}
+
+func (m *putMeter) read(line string) {
+	n, found := puts(line)
+	if !found {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.to = progress{time.Since(m.began), n}
+	if m.to.at <= m.warmup {
+		m.from = m.to
 	}
 }
 
-// listening finds a port in the kernel's table: number, own and remote address, state, of which 0A is
-// LISTEN.
-func listening(table, port string) bool {
-	for line := range strings.Lines(table) {
-		f := strings.Fields(line)
-		if len(f) > 3 && strings.HasSuffix(f[1], port) && f[3] == "0A" {
-			return true
-		}
-	}
-	return false
-}
-
-// putRate reads what ucx_perftest prints each second, and returns the rate between two of those lines,
-// about the warm-up and the duration apart. Where it says nothing for long, nothing has moved.
-func putRate(ctx context.Context, client *process, warmup, duration time.Duration) (float64, error) {
-	began := time.Now()
-	end := time.NewTimer(warmup + duration)
-	defer end.Stop()
-	var from, to progress
-	for {
-		select {
-		case text, open := <-client.lines:
-			if !open {
-				<-client.over
-				return 0, errors.Join(errors.New(perftest+" ended before its time"), client.err)
-			}
-			n, found := puts(text)
-			if !found {
-				continue
-			}
-			to = progress{time.Since(began), n}
-			if to.at <= warmup {
-				from = to
-			}
-		case <-end.C:
-			return putsBetween(from, to, warmup+duration), nil
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		}
-	}
+// rate returns the rate up to the end in bytes a second.
+func (m *putMeter) rate(end time.Duration) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return putsBetween(m.from, m.to, end)
 }
 
 // A progress is how many puts were done by a time.

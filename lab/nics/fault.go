@@ -2,7 +2,6 @@ package nics
 
 import (
 	"fmt"
-	"os/exec"
 	"time"
 
 	"kvferry/lab"
@@ -129,13 +128,6 @@ func (l *Lab) Do(host int, fn func() error) error {
 	return l.net.do(host, fn)
 }
 
-// Exec starts a command in a host, as Do does, and says on the channel how it ended;
-// its Wait is called already, so it writes to files or writers, not to pipes of its
-// own. Of cmd.SysProcAttr a Pdeathsig is what has it end with this process, kill -9
-// included: the thread that started it is kept.
-func (l *Lab) Exec(host int, cmd *exec.Cmd) (exited <-chan error, err error) {
-	if err := (lab.Fault{Action: lab.Kill, Host: host}).Validate(Hosts, 0, Actions); err != nil {
-		return nil, err
-	}
-	return l.net.exec(host, cmd)
-}
+// Namespace returns a descriptor of a host's network namespace, for [proc.Cmd]. It is the
+// lab's, which closes it at its end, and -1 after that.
+func (l *Lab) Namespace(host int) int { return l.net.namespace(host) }

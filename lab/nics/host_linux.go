@@ -1,24 +1,20 @@
 package nics
 
 import (
-	"bufio"
-	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"kvferry/internal/proc"
 	"kvferry/lab"
 )
 
@@ -26,17 +22,16 @@ import (
 // command's exit status, or has ended without that.
 type host struct {
 	number  int
-	process *os.Process
-	exited  <-chan error // one value, of the process's Wait; close takes it
-	killed  atomic.Bool  // by a fault
-	control net.Conn     // the lines of fdControl; its end ends the first process
+	first   *proc.Proc
+	killed  atomic.Bool // by a fault
+	control *os.File    // the lines of fdControl
 
 	ready chan struct{} // closed: waits to be let off
 	over  chan struct{} // closed: the fields below are set
 	code  int
 	err   error
 
-	readers sync.WaitGroup
+	following sync.WaitGroup
 }
 
 // startHost starts a host's first process in the host's namespaces, and tells it its job.
@@ -50,59 +45,33 @@ func (n *network) startHost(number int, out *folder, print func(lab.Line)) (*hos
 	if err != nil {
 		return nil, err
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socketpair", err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control")
-	defer theirs.Close()
-	control, err := net.FileConn(ours)
-	ours.Close() // FileConn has a duplicate
+	control, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
+	defer theirs.Close()
 	h := &host{number: number, control: control, ready: make(chan struct{}), over: make(chan struct{})}
-	var outputs [2]struct{ ours, theirs *os.File }
-	for i := range outputs {
-		o := &outputs[i]
-		if o.ours, o.theirs, err = os.Pipe(); err != nil {
-			break
-		}
-		defer o.theirs.Close()
+	printed := func(stderr bool) io.Writer {
+		return proc.Lines(func(text string) { print(lab.Line{Host: number, Stderr: stderr, Text: text}) })
 	}
-	// Namespaces of a child have to be asked for when it is made: a Go process has many
-	// threads, and only one of them would be in what unshare(2) makes.
-	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{initName, hostname(number)},
-		Stdout: outputs[0].theirs, Stderr: outputs[1].theirs, ExtraFiles: []*os.File{theirs, out.file},
-		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS,
-			Pdeathsig:  syscall.SIGKILL, Setsid: true,
-		},
-	}
-	if err == nil {
-		h.exited, err = n.hosts[number-1].start(cmd)
-	}
+	h.first, err = proc.Start(context.Background(), proc.Cmd{
+		Args: []string{"/proc/self/exe", initName, hostname(number)}, Files: []*os.File{theirs, out.file}, Out: printed(false), Log: printed(true),
+		Namespace: int(n.hosts[number-1].fd),
+		// Namespaces of a child have to be asked for when it is made: a Go process has many
+		// threads, and only one of them would be in what unshare(2) makes.
+		Sys: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS},
+	})
 	if err != nil {
 		control.Close()
-		for _, o := range outputs {
-			if o.ours != nil {
-				o.ours.Close()
-			}
-		}
 		return nil, fmt.Errorf("starting %s: %w", hostname(number), err)
 	}
-	h.process = cmd.Process
-	for i, o := range outputs {
-		h.readers.Go(func() {
-			defer o.ours.Close()
-			lab.ReadLines(o.ours, "", func(text string) { print(lab.Line{Host: number, Stderr: i == 1, Text: text}) })
-		})
-	}
-	h.readers.Go(h.follow)
+	h.following.Go(func() {
+		h.code, h.err = lab.FollowInit(control, hostname(number), h.ready)
+		close(h.over)
+	})
 	text, err := json.Marshal(job{hostname(number), path, n.cfg.Command, n.cfg.environment(number, out.path)})
 	if err == nil {
-		_, err = h.control.Write(append(text, '\n'))
+		_, err = h.first.In.Write(append(text, '\n'))
 	}
 	if err != nil {
 		h.close()
@@ -111,64 +80,19 @@ func (n *network) startHost(number int, out *folder, print func(lab.Line)) (*hos
 	return h, nil
 }
 
-// start starts a process in the namespace that the kernel kills when this one ends,
-// however that is (if cmd says so by its Pdeathsig). The kernel ties it to the thread that
-// forked it, so a thread is kept for as long as the process lives. exited gets one value
-// when the process has ended, which may be left unread; after an error it gets none.
-func (ns namespace) start(cmd *exec.Cmd) (exited <-chan error, err error) {
-	started, over := make(chan error, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread stays in the namespace, and ends with the goroutine
-		err := unix.Setns(int(ns.fd), unix.CLONE_NEWNET)
-		if err == nil {
-			err = cmd.Start()
-		}
-		started <- err
-		if err == nil {
-			over <- cmd.Wait()
-		}
-	}()
-	return over, <-started
-}
-
-// follow reads what the first process says, to the end. It alone writes code and err, and
-// closes over.
-func (h *host) follow() {
-	reported := false
-	lines := bufio.NewScanner(h.control)
-	for lines.Scan() {
-		word, rest, _ := strings.Cut(lines.Text(), " ")
-		switch {
-		case word == "ready":
-			close(h.ready)
-		case word == "fail" && !reported:
-			h.err = fmt.Errorf("%s: %s", hostname(h.number), rest)
-		case word == "exit" && !reported:
-			h.code, h.err = strconv.Atoi(rest)
-			reported = true
-			close(h.over)
-		}
-	}
-	if !reported {
-		h.err = cmp.Or(h.err, fmt.Errorf("%s died without reporting an exit status", hostname(h.number)))
-		close(h.over)
-	}
-}
-
 // Tell sends the first process a word: go starts the command, stop ends it.
-func (h *host) Tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
+func (h *host) Tell(word string) { _, _ = io.WriteString(h.first.In, word+"\n") }
 
 // kill ends all processes of the host: the kernel kills those of a PID namespace with its
 // first. It does not wait for that.
-func (h *host) kill() { _ = h.process.Kill() }
+func (h *host) kill() { h.first.Signal(syscall.SIGKILL) }
 
 // close kills the host, and returns when its last process is gone and its output
 // has been printed. It is called once.
 func (h *host) close() {
-	h.kill()
-	<-h.exited
+	h.first.Kill()
+	h.following.Wait()
 	h.control.Close()
-	h.readers.Wait()
 }
 
 // A folder is a host's KVFERRY_LAB_OUT.

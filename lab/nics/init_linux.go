@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A host's first process is this program, called by another name, as process 1 of a
+// A host's first process is this program, with the argument initName, as process 1 of a
 // PID namespace: when it ends, the kernel kills all that the command ever started.
 // It takes over before main, so that every program with this package in it can
 // have hosts.
@@ -20,7 +20,7 @@ const initName = "kvferry-lab-host"
 
 // What the first process inherits.
 const (
-	fdControl = 3 // lines: a job, go, stop; back: ready, exit STATUS or fail REASON
+	fdControl = 3 // for its lines: ready, exit STATUS or fail REASON; it reads a job, go and stop from standard input
 	fdOut     = 4 // the folder KVFERRY_LAB_OUT
 )
 
@@ -28,7 +28,7 @@ const (
 // through the host's own /proc to its process 1.
 const outInMemory = "/proc/1/fd/4"
 
-// A job is what a host is for, a line of JSON on fdControl.
+// A job is what a host is for, a line of JSON.
 type job struct {
 	Hostname  string
 	Path      string   // of the program, absolute
@@ -36,20 +36,18 @@ type job struct {
 }
 
 func init() {
-	if len(os.Args) == 2 && os.Args[0] == initName && os.Getpid() == 1 {
+	if len(os.Args) == 3 && os.Args[1] == initName && os.Getpid() == 1 {
 		os.Exit(beHost())
 	}
 }
 
-// beHost returns when the lab is over: its end of the control socket is closed, by
-// whatever.
+// beHost returns when the lab is over: its end of standard input is closed, by whatever.
 func beHost() int {
-	// The command inherits neither: it could speak for its host, or outlive the lab's end of
-	// the socket. It reaches the folder by its path in /proc.
+	// The command inherits neither: it could speak for its host. It reaches the folder by its path in /proc.
 	syscall.CloseOnExec(fdControl)
 	syscall.CloseOnExec(fdOut)
 	control := os.NewFile(fdControl, "control")
-	in := bufio.NewReader(control)
+	in := bufio.NewReader(os.Stdin)
 	fail := func(err error) int {
 		fmt.Fprintf(control, "fail %v\n", err)
 		return 1

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os/exec"
 	"sync"
 	"time"
 
@@ -420,23 +419,9 @@ func (n *network) lines(nic int) (conditions wire.Link, lines [Hosts]wire.Counts
 	return conditions, lines, dropped, by, err
 }
 
-// do runs fn in a host. The lab may end meanwhile; the thread stays there.
+// do runs fn in a host. The lab may end meanwhile; the thread stays there, by a descriptor of its
+// own, so that the lock is not held while fn runs.
 func (n *network) do(host int, fn func() error) error {
-	return n.within(host, func(ns namespace) error { return ns.do(fn) })
-}
-
-// exec starts a command in a host.
-func (n *network) exec(host int, cmd *exec.Cmd) (exited <-chan error, err error) {
-	err = n.within(host, func(ns namespace) (err error) {
-		exited, err = ns.start(cmd)
-		return err
-	})
-	return exited, err
-}
-
-// within runs fn with a host's namespace, which stays until fn returns: by a descriptor of its own,
-// so that the lock is not held while fn runs. It has no Handle.
-func (n *network) within(host int, fn func(namespace) error) error {
 	fd := -1
 	err := n.change(0, func(*link) (err error) {
 		fd, err = unix.FcntlInt(uintptr(n.hosts[host-1].fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -446,7 +431,15 @@ func (n *network) within(host int, fn func(namespace) error) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return fn(namespace{fd: netns.NsHandle(fd)})
+	return namespace{fd: netns.NsHandle(fd)}.do(fn)
+}
+
+// namespace returns a descriptor of a host's namespace, or -1 once the lab is over.
+func (n *network) namespace(host int) (fd int) {
+	if n.change(0, func(*link) error { fd = int(n.hosts[host-1].fd); return nil }) != nil {
+		return -1
+	}
+	return fd
 }
 
 // close takes the links away at once, even if a socket holds on to a host.

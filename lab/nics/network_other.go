@@ -5,7 +5,6 @@ package nics
 import (
 	"errors"
 	"io"
-	"os/exec"
 	"sync/atomic"
 
 	"kvferry/lab"
@@ -31,9 +30,9 @@ func (*network) changeCondition(int, int, string, string) error        { return 
 func (*network) lines(int) (c wire.Link, lines [Hosts]wire.Counts, dropped int64, by By, err error) {
 	return c, lines, 0, by, errLinux
 }
-func (*network) do(int, func() error) error                { return errLinux }
-func (*network) exec(int, *exec.Cmd) (<-chan error, error) { return nil, errLinux }
-func (*network) close()                                    {}
+func (*network) do(int, func() error) error { return errLinux }
+func (*network) namespace(int) int          { return -1 }
+func (*network) close()                     {}
 
 type host struct {
 	number      int

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"kvferry/lab"
+	"kvferry/internal/proc"
 )
 
 // A command is a program to be run to its end.
@@ -31,42 +29,24 @@ type runner func(context.Context, command) error
 // lookPeriod is how often wrote is told.
 const lookPeriod = 500 * time.Millisecond
 
-// execute is the runner that starts a process. It and what it started end with ctx, and it with
-// this process, however that ends.
+// execute is the runner that starts a process. It is killed when ctx ends.
 func execute(ctx context.Context, c command) error {
-	cmd := exec.Command(c.args[0], c.args[1:]...)
-	out, in, err := os.Pipe()
+	p, err := proc.Start(ctx, proc.Cmd{Args: c.args, Env: c.env, Log: proc.Lines(c.line)})
 	if err != nil {
 		return err
 	}
-	defer out.Close()
-	cmd.Env, cmd.Stdout, cmd.Stderr = c.env, in, in
-	exited, err := lab.StartTied(cmd)
-	in.Close()
-	if err != nil {
-		return err
-	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		lab.ReadLines(out, "", c.line)
-	}()
+	p.In.Close() // it is asked nothing
+	defer context.AfterFunc(ctx, p.Kill)()
 	look := time.NewTicker(lookPeriod)
 	defer look.Stop()
-	over := ctx.Done()
 	for {
 		select {
-		case <-over:
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its group, which StartTied made; it may be over
-			over = nil
 		case <-look.C:
-			if n, ok := written(cmd.Process.Pid); ok {
+			if n, ok := written(p.Pid()); ok {
 				c.wrote(n)
 			}
-		case err := <-exited:
-			_ = out.SetReadDeadline(time.Now().Add(time.Second)) // what it has left running may hold the other end
-			<-read
-			return err
+		case <-p.Done():
+			return p.Wait()
 		}
 	}
 }
