@@ -59,6 +59,7 @@ type answer struct {
 	counted  int    // tokens by the server's account of every chunk so far
 	partial  bool   // a chunk came without such an account, or with an impossible one
 	halves   bool   // a text ended inside a rune
+	begun    bool   // a text, reasoning or a call of a tool has come
 	tail     []byte // the last bytes of the text, of a rune that has not ended
 }
 
@@ -134,6 +135,7 @@ func (a *answer) event(data []byte) error {
 		r.TokenTimes = append(r.TokenTimes, a.now)
 		if r.FirstText == 0 {
 			r.FirstText = a.now
+			a.began()
 		}
 		a.runes(text)
 		if a.keepText {
@@ -223,8 +225,16 @@ func (a *answer) arrived(text []byte, bytes int) {
 	}
 	if r.FirstText == 0 {
 		r.FirstText = a.now
+		a.began()
 	}
 	a.runes(text)
+}
+
+// began notes that the answer has its first token now, unless it had one.
+func (a *answer) began() {
+	if !a.begun {
+		a.begun, a.record.FirstToken = true, a.now
+	}
 }
 
 // runes looks whether a text ends inside a rune, and whether it goes on with one.

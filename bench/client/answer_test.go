@@ -47,10 +47,23 @@ func TestChunks(t *testing.T) {
 				`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":2}}}`,
 			},
 			want: Record{
-				FirstToken: .001, FirstText: .002, LastLine: .008, TokenTimes: []float64{.001, .002, .003, .004, .005, .006}, FinishReason: "stop", NoText: []int{0, 5},
+				FirstToken: .002, FirstText: .002, LastLine: .008, TokenTimes: []float64{.001, .002, .003, .004, .005, .006}, FinishReason: "stop", NoText: []int{0, 5},
 				Usage: &Usage{PromptTokens: 3, CompletionTokens: 5, CachedTokens: 2}, Notes: []string{NoteStopped},
 			},
 			text: "Hm soAé\n😀",
+		},
+		{
+			name: "calls of tools", kind: chat,
+			pieces: []string{
+				`{"choices":[{"delta":{"role":"assistant","content":null,"tool_calls":[]}}]}`,
+				`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"ls","arguments":""}}]}}]}`, `{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}`,
+				`{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`,
+				`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":6}}`,
+			},
+			want: Record{
+				FirstToken: .002, LastLine: .006, TokenTimes: []float64{.001, .002, .003, .004}, FinishReason: "tool_calls", NoText: []int{0, 1, 2, 3},
+				Usage: &Usage{PromptTokens: 3, CompletionTokens: 6}, Notes: []string{NoteChunks},
+			},
 		},
 		{
 			name: "usage by chunk",
@@ -73,7 +86,7 @@ func TestChunks(t *testing.T) {
 				`{"text":"abcdef","output_ids":[7,8,9,10],"meta_info":{"finish_reason":{"type":"length","length":6},"prompt_tokens":3,"completion_tokens":6,"cached_tokens":1}}`,
 			},
 			want: Record{
-				FirstToken: .001, FirstText: .002, LastLine: .005, TokenTimes: []float64{.001, .002, .003, .004}, FinishReason: "length", ChunkTokens: []int{0, 1, 3, 2}, NoText: []int{0},
+				FirstToken: .002, FirstText: .002, LastLine: .005, TokenTimes: []float64{.001, .002, .003, .004}, FinishReason: "length", ChunkTokens: []int{0, 1, 3, 2}, NoText: []int{0},
 				Usage: &Usage{PromptTokens: 3, CompletionTokens: 6, CachedTokens: 1}, Notes: []string{NoteChunks},
 			},
 			text: "abcdef", ids: []kvcache.Token{7, 8, 9, 10},

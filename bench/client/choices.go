@@ -1,5 +1,7 @@
 package client
 
+import "slices"
+
 // choices takes the choices of a chunk: one, or with n several. Their tokens are one request's:
 // the first of any is its first, and each chunk is a chunk of it. The text that others go on
 // with is that of the first choice.
@@ -27,6 +29,9 @@ func (a *answer) choices(c *chunk) (text []byte, plain bool) {
 	}
 	text = a.text[before:]
 	a.arrived(text, len(text)+brought)
+	if slices.ContainsFunc(c.Choices, choice.calls) {
+		a.began()
+	}
 	if !a.keepText {
 		a.text = a.text[:before]
 	}

@@ -45,6 +45,23 @@ type delta struct {
 	Content          json.RawMessage `json:"content"`
 	ReasoningContent json.RawMessage `json:"reasoning_content"`
 	Reasoning        json.RawMessage `json:"reasoning"`
+	ToolCalls        json.RawMessage `json:"tool_calls"`
+	FunctionCall     json.RawMessage `json:"function_call"`
+}
+
+// calls reports whether a choice has a part of a call of a tool.
+func (c choice) calls() bool {
+	for _, d := range []*delta{c.Delta, c.Message} {
+		if d != nil && (given(d.ToolCalls) || given(d.FunctionCall)) {
+			return true
+		}
+	}
+	return false
+}
+
+// given reports whether a field is there and neither null nor an empty list.
+func given(field json.RawMessage) bool {
+	return len(field) > 0 && string(field) != "null" && string(field) != "[]"
 }
 
 type usage struct {

@@ -21,7 +21,7 @@ type Record struct {
 	Intended     float64    `json:"intended"`       // when the load wanted it sent
 	Room         float64    `json:"room,omitempty"` // when there was room for it, where the load bounds the requests in flight; 0 if that was before it was due
 	Sent         float64    `json:"sent"`           // just before the HTTP request was written
-	FirstToken   float64    `json:"first_token"`    // first chunk with choices
+	FirstToken   float64    `json:"first_token"`    // first chunk with text, reasoning or a call of a tool; the first of TokenTimes if none had any
 	TokenTimes   []float64  `json:"token_times"`    // every chunk with choices
 	Finish       float64    `json:"finish"`         // end of the stream, or of trying
 	FinishReason string     `json:"finish_reason,omitempty"`
@@ -39,8 +39,8 @@ type Record struct {
 	Group   string `json:"group,omitempty"`   // whose prefix or conversation it is
 	Worker  string `json:"worker,omitempty"`  // the server's URL, where there are several
 	// FirstText is the first chunk with text in it, LastLine the last line of the stream that
-	// was not blank, [DONE] too: SGLang's client goes by these, vLLM's by FirstToken and the
-	// last of TokenTimes.
+	// was not blank, [DONE] too: SGLang's client goes by these, vLLM's by the first and the last of
+	// TokenTimes.
 	FirstText float64 `json:"first_text,omitempty"`
 	LastLine  float64 `json:"last_line,omitempty"`
 	// ChunkTokens is how many tokens each chunk of TokenTimes brought, where the server says;
@@ -128,12 +128,17 @@ func (r *Record) Wanted() int { return r.MaxTokens * max(r.Answers, 1) }
 // it was due and there was room for it.
 func (r *Record) Late() float64 { return r.Sent - max(r.Intended, r.Room) }
 
-// TTFT is the time to the first token, from sending to the first chunk with choices, in
-// seconds. It and the three below are those of a record without a Failure.
+// TTFT returns the time to the first token in seconds: from sending to the first chunk with text,
+// reasoning or a call of a tool. A chunk with nothing but a role is no token. It and the four
+// below are those of a record without a Failure.
 func (r *Record) TTFT() float64 { return r.FirstToken - r.Sent }
 
-// TPOT is the mean time per output token after the first, in seconds: (last chunk - first
-// chunk) / (output tokens - 1). There is none of a single token.
+// TTFC returns the time to the first chunk with choices in seconds, whatever it brought: what
+// vLLM's client calls TTFT.
+func (r *Record) TTFC() float64 { return r.TokenTimes[0] - r.Sent }
+
+// TPOT returns the mean time per output token after the first, in seconds: (last chunk - first
+// token) / (output tokens - 1). There is none of a single token.
 func (r *Record) TPOT() (seconds float64, ok bool) {
 	last := r.FirstToken
 	if n := len(r.TokenTimes); n > 0 {
@@ -142,12 +147,12 @@ func (r *Record) TPOT() (seconds float64, ok bool) {
 	return stats.TPOT(r.FirstToken, last, r.Output())
 }
 
-// ITL are the inter-token latencies, in seconds: the gaps between consecutive chunks with
-// choices.
+// ITL yields the inter-token latencies in seconds: the gaps between consecutive chunks with
+// choices, from the first token on.
 func (r *Record) ITL() iter.Seq[float64] {
 	return func(yield func(float64) bool) {
 		for i := 1; i < len(r.TokenTimes); i++ {
-			if !yield(r.TokenTimes[i] - r.TokenTimes[i-1]) {
+			if r.TokenTimes[i-1] >= r.FirstToken && !yield(r.TokenTimes[i]-r.TokenTimes[i-1]) {
 				return
 			}
 		}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"os"
@@ -101,7 +102,7 @@ func (c *recorded) run(t *testing.T, backend string) *Run {
 				rec.FirstText = k.At
 			}
 			rec.TokenTimes = append(rec.TokenTimes, k.At)
-			rec.FirstToken = rec.TokenTimes[0]
+			rec.FirstToken = cmp.Or(rec.FirstText, rec.TokenTimes[0])
 			rec.ChunkTokens = append(rec.ChunkTokens, k.Tokens)
 			rec.OutputTokens += k.Tokens
 			rec.Text += k.Text

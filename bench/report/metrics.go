@@ -12,7 +12,8 @@ import (
 // more. What is taken over requests is taken over those without a Failure.
 type Metrics struct {
 	client.Metrics
-	// Latencies by name: ttft, tpot, itl, e2el; itl_token where chunks brought several tokens;
+	// Latencies by name: ttft, tpot, itl, e2el; ttfc, to the first chunk of whatever kind, where an
+	// answer began with one that was no token; itl_token where chunks brought several tokens;
 	// queue, from when a request was due until there was room for it, where the requests in
 	// flight were bounded; late, Record.Late; and *_due, from when the request was due and not
 	// from when it was sent, which is what its user waits. A name is missing where there is no
@@ -46,6 +47,7 @@ type Metrics struct {
 // Names of latencies in Metrics.Latencies.
 const (
 	nameTTFT     = "ttft"
+	nameTTFC     = "ttfc"
 	nameTPOT     = "tpot"
 	nameITL      = "itl"
 	nameITLToken = "itl_token"
@@ -141,6 +143,8 @@ func (r *Run) metrics() (*Metrics, map[string]stats.Sample) {
 	lists := map[string][]float64{}
 	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
 	several, kept := r.severalTokens(), 0
+	var firstChunks []float64
+	early := false // a chunk that was no token came first
 	for i := range r.Records {
 		rec := &r.Records[i]
 		if rec.Skipped {
@@ -157,6 +161,8 @@ func (r *Run) metrics() (*Metrics, map[string]stats.Sample) {
 		}
 		add(nameTTFTDue, rec.TTFT()+rec.Sent-rec.Intended)
 		add(nameE2ELDue, rec.E2EL()+rec.Sent-rec.Intended)
+		firstChunks = append(firstChunks, rec.TTFC())
+		early = early || rec.TokenTimes[0] < rec.FirstToken
 		if several {
 			add(nameITLToken, perToken(rec)...)
 		}
@@ -176,6 +182,9 @@ func (r *Run) metrics() (*Metrics, map[string]stats.Sample) {
 	}
 	m.Metrics = meter.Metrics(r.Duration)
 	lists[nameTTFT], lists[nameTPOT], lists[nameITL], lists[nameE2EL] = meter.TTFT, meter.TPOT, meter.ITL, meter.E2EL
+	if early {
+		lists[nameTTFC] = firstChunks
+	}
 	samples := map[string]stats.Sample{}
 	for name, values := range lists {
 		if len(values) > 0 {

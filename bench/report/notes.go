@@ -169,7 +169,7 @@ func (r *Run) toolCounts() (tool string, counted int) {
 	return tool, counted
 }
 
-// lateText is from when on it matters that TTFT is not to the first text, in seconds.
+// lateText is from when on it matters that the first chunk was not the first token, in seconds.
 const lateText = 1e-3
 
 // streamNotes say how the answers were streamed. A server that sends an answer in one piece has
@@ -183,7 +183,7 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 		if rec.Failure() != "" {
 			continue
 		}
-		if wait := rec.FirstText - rec.FirstToken; rec.FirstText > 0 && wait > 0 {
+		if wait := rec.FirstToken - rec.TokenTimes[0]; wait > 0 {
 			silent++
 			later += wait
 		}
@@ -199,7 +199,7 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 		}
 	}
 	if silent > 0 && later/float64(silent) > lateText {
-		note("%d of %d answers began with a chunk without text, a role or the like: TTFT is to that chunk, as vLLM's client has it, and the first text came %.1f ms later on average", silent, m.Successful, 1e3*later/float64(silent))
+		note("%d of %d answers began with a chunk without text, a role or the like: TTFT is to the first text, reasoning or call of a tool, %.1f ms later on average than the first chunk, to which vLLM's layout has its TTFT", silent, m.Successful, 1e3*later/float64(silent))
 	}
 	switch {
 	case long > 0 && whole == long:

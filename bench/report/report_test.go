@@ -120,7 +120,7 @@ func TestNotes(t *testing.T) {
 			rec := &r.Records[3]
 			rec.TokenTimes, rec.FirstToken = rec.TokenTimes[2:], rec.TokenTimes[2]
 		}, "1 of 100 answers of several tokens came in one piece"},
-		{"a role first", all(func(r *client.Record) { r.FirstText = r.FirstToken + 0.03 }), "100 of 100 answers began with a chunk without text, a role or the like: TTFT is to that chunk, as vLLM's client has it, and the first text came 30.0 ms later on average"},
+		{"a role first", all(func(r *client.Record) { r.FirstToken += 0.03 }), "100 of 100 answers began with a chunk without text, a role or the like: TTFT is to the first text, reasoning or call of a tool, 30.0 ms later on average than the first chunk, to which vLLM's layout has its TTFT"},
 		{"several tokens a chunk", all(func(r *client.Record) {
 			r.OutputTokens, r.MaxTokens, r.Usage.CompletionTokens = 6, 6, 6
 		}), "chunks carry several tokens, 2.00 on average"},

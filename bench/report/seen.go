@@ -35,10 +35,19 @@ func (s *seen) tpot() (seconds float64, ok bool) {
 func common(r *client.Record) seen {
 	s := seen{
 		start: r.Sent, queue: r.Sent - r.Intended, prompt: r.Input(), asked: r.PromptTokens,
-		text: r.Text, err: r.Error, itl: func() []float64 { return slices.AppendSeq(make([]float64, 0, max(len(r.TokenTimes)-1, 0)), r.ITL()) },
+		text: r.Text, err: r.Error, itl: func() []float64 { return vllmGaps(r) },
 	}
 	s.asked = cmp.Or(s.asked, s.prompt)
 	return s
+}
+
+// vllmGaps are the gaps between all chunks with choices, whatever they brought.
+func vllmGaps(r *client.Record) []float64 {
+	itl := make([]float64, 0, max(len(r.TokenTimes)-1, 0))
+	for i := 1; i < len(r.TokenTimes); i++ {
+		itl = append(itl, r.TokenTimes[i]-r.TokenTimes[i-1])
+	}
+	return itl
 }
 
 // simulated is a record of virtual time: there was no HTTP, and what succeeds is the same to

@@ -19,6 +19,7 @@ var latencyNames = []struct{ name, label string }{
 	{nameTTFT, "TTFT"},
 	{nameTPOT, "TPOT"},
 	{nameITL, "ITL"},
+	{nameTTFC, "Time to first chunk"},
 	{nameITLToken, "ITL per token"},
 	{nameE2EL, "E2EL"},
 	{nameTTFTDue, "TTFT from due time"},
