@@ -349,6 +349,10 @@ func (a *answer) whole() error {
 // many is how many tokens are too many to come at once by chance.
 const many = 4
 
+// MostInChunk is the most tokens that servers put into a chunk on purpose, by speculation or to
+// send fewer chunks. A stream that brings more at once does not stream.
+const MostInChunk = 16
+
 // remark notes what is unusual in an answer that did not fail.
 func (a *answer) remark() {
 	r := a.record
@@ -366,7 +370,7 @@ func (a *answer) remark() {
 		r.note(NoteStopped)
 	}
 	switch {
-	case tokens >= many && r.TokenTimes[0] == r.TokenTimes[chunks-1]:
+	case tokens >= many && r.TokenTimes[0] == r.TokenTimes[chunks-1] && (!a.events || chunks > 1 || tokens > MostInChunk):
 		r.note(NoteNotStreamed)
 	case tokens > chunks:
 		r.note(NoteChunks)

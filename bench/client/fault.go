@@ -31,7 +31,7 @@ const (
 const (
 	NoteStopped     = "stopped early"                       // fewer tokens than asked for: the model ended
 	NoteLong        = "longer than asked for"               // the server counted more tokens, or answered several times (n)
-	NoteNotStreamed = "did not stream"                      // one chunk, or one read, brought all of four tokens or more
+	NoteNotStreamed = "did not stream"                      // one read brought all of four tokens or more, or one chunk more than MostInChunk
 	NoteChunks      = "several tokens in chunks"            // so gaps between chunks are not inter-token latencies
 	NoteNoDone      = "no [DONE]"                           // but a finish reason
 	NoteOpen        = "the answer did not end after [DONE]" // within afterDone, and was ended

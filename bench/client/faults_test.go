@@ -94,7 +94,7 @@ var wrongs = []wrong{
 	{name: "fewer than none", serve: says(token, token, token, token, token, last, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":-6}}\n\n", doneAt), fault: FaultGarbage, says: []string{"usage:", "-6 of the answer"}},
 	{name: "short output", serve: says(token, token, token, token, last, five, doneAt), fault: FaultShort, says: []string{"short output: 5 tokens, want 6"}, vllm: true, sglang: true},
 	{name: "stopped early", serve: says(token, token, token, token, stop, five, doneAt), notes: []string{NoteStopped}, vllm: true, sglang: true},
-	{name: "too long", serve: says(token, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":7}}\n\n", doneAt), notes: []string{NoteLong}, vllm: true, sglang: true},
+	{name: "too long", serve: says(token, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":7}}\n\n", doneAt), notes: []string{NoteLong, NoteChunks}, vllm: true, sglang: true},
 	{name: "no tokens", serve: says(doneAt), fault: FaultEmpty, says: []string{"never received a valid chunk"}, sglang: true},
 	{name: "an error in mid-stream", serve: says(token, "data: {\"error\":{\"message\":\"decode node d0 is lost\",\"code\":502}}\n\n"), fault: FaultServer, says: []string{"decode node d0 is lost"}, vllm: true},
 	{name: "an error instead of tokens", serve: says("data: {\"object\":\"error\",\"message\":\"no room\"}\n\n", doneAt), fault: FaultServer, says: []string{"no room"}},
@@ -144,7 +144,8 @@ var wrongs = []wrong{
 	{name: "a rune in two pieces", serve: says("data: {\"choices\":[{\"text\":\"\xe2\x82", "\xac\"}]}\n\n", token, token, token, token, last, six, doneAt), vllm: true, sglang: true},
 	{name: "a rune in two chunks", serve: says("data: {\"choices\":[{\"text\":\"\xe2\x82\"}]}\n\n", "data: {\"choices\":[{\"text\":\"\xac\"}]}\n\n", token, token, token, last, six, doneAt), notes: []string{NoteHalfRune}, vllm: true, sglang: true},
 	{name: "half a rune at the end", serve: says(token, token, token, token, token, "data: {\"choices\":[{\"text\":\"\xf0\x9f\x98\",\"finish_reason\":\"length\"}]}\n\n", six, doneAt), notes: []string{NoteHalfRune, NoteHalfEnd}, vllm: true, sglang: true},
-	{name: "in one chunk", serve: says(last, six, doneAt), notes: []string{NoteNotStreamed}, vllm: true, sglang: true},
+	{name: "in one chunk", serve: says(last, six, doneAt), notes: []string{NoteChunks}, vllm: true, sglang: true},
+	{name: "too much in one chunk", serve: says(last, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":40}}\n\n", doneAt), notes: []string{NoteLong, NoteNotStreamed}, vllm: true, sglang: true},
 	{name: "in one read", serve: says(strings.Repeat(token, 5) + last + six + doneAt), notes: []string{NoteNotStreamed}, vllm: true, sglang: true},
 	{name: "in one piece", serve: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")

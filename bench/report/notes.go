@@ -177,6 +177,7 @@ const lateText = 1e-3
 // halves the number of gaps, and its TPOT does not change. Neither is slower or faster by that.
 func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	long, whole, early := 0, 0, 0
+	brief := 0              // of whole, those that may have been one chunk of a stream
 	silent, later := 0, 0.0 // answers that began without text, and how long before it
 	for i := range r.Records {
 		rec := &r.Records[i]
@@ -192,6 +193,9 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 			long++
 			if n := len(rec.TokenTimes); n-len(rec.NoText) <= 1 && (n == 0 || rec.TokenTimes[n-1]-rec.TokenTimes[0] < rec.E2EL()/2) {
 				whole++ // else what came had no text: calls of tools
+				if tokens <= client.MostInChunk {
+					brief++
+				}
 			}
 		}
 		if tokens < rec.Wanted() {
@@ -202,6 +206,8 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 		note("%d of %d answers began with a chunk without text, a role or the like: TTFT is to the first text, reasoning or call of a tool, %.1f ms later on average than the first chunk, to which vLLM's layout has its TTFT", silent, m.Successful, 1e3*later/float64(silent))
 	}
 	switch {
+	case long > 0 && whole == long && brief == whole:
+		note("each answer came in one chunk, %.1f tokens on average: there is no ITL, TTFT is E2EL, and answers that short do not tell whether the server streams", float64(m.GeneratedTokens)/float64(max(m.Successful, 1)))
 	case long > 0 && whole == long:
 		note("the server did not stream: each answer came in one piece, so TTFT is E2EL, and there is no ITL and no TPOT to speak of")
 	case whole > 0:

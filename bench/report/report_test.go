@@ -115,7 +115,11 @@ func TestNotes(t *testing.T) {
 	}{
 		{"did not stream", all(func(r *client.Record) {
 			r.TokenTimes, r.FirstToken, r.FirstText = r.TokenTimes[2:], r.TokenTimes[2], r.TokenTimes[2]
+			r.OutputTokens, r.MaxTokens = 40, 40
 		}), "did not stream"},
+		{"few tokens at once", all(func(r *client.Record) {
+			r.TokenTimes, r.FirstToken, r.FirstText = r.TokenTimes[2:], r.TokenTimes[2], r.TokenTimes[2]
+		}), "each answer came in one chunk, 3.0 tokens on average"},
 		{"one did not stream", func(r *Run) {
 			rec := &r.Records[3]
 			rec.TokenTimes, rec.FirstToken = rec.TokenTimes[2:], rec.TokenTimes[2]

@@ -34,6 +34,7 @@ var compared = []struct{ key, name string }{
 const (
 	sameTokens = 0.01 // tokens a request: a server may add a token
 	sameFailed = 0.01 // of the requests
+	sameChunks = 0.05 // tokens a chunk
 )
 
 // differs says in words why two results are not of the same work, or not measured alike. A
@@ -69,13 +70,30 @@ func differs(results []Run) []string {
 				say("%s did not do the same work: %.1f and %.1f %s tokens a request", pair, a, b, name)
 			}
 		}
-		a, okA := failed(first)
-		b, okB := failed(r)
+		a, okA := tokensPerChunk(first)
+		b, okB := tokensPerChunk(r)
+		if okA && okB && math.Abs(a-b) > sameChunks*max(a, b) {
+			say("%s differ in tokens a chunk, %.2f and %.2f: ITL is the time between chunks, so theirs are not of the same thing; TPOT is", pair, a, b)
+		}
+		a, okA = failed(first)
+		b, okB = failed(r)
 		if okA && okB && math.Abs(a-b) > sameFailed {
 			say("%s differ in failed requests, %.1f and %.1f %%: latencies are those of what succeeded", pair, 100*a, 100*b)
 		}
 	}
 	return list
+}
+
+// tokensPerChunk returns how many tokens a chunk brought on average after the first chunks, if the
+// result lists its requests and their gaps.
+func tokensPerChunk(r *Run) (mean float64, ok bool) {
+	tokens, gaps := 0, 0
+	for _, q := range r.Requests {
+		if q.Output > 1 && len(q.ITL) > 0 {
+			tokens, gaps = tokens+q.Output-1, gaps+len(q.ITL)
+		}
+	}
+	return float64(tokens) / float64(max(gaps, 1)), gaps > 0
 }
 
 // failed is the share of a result's requests that failed, if it says.
@@ -89,4 +107,4 @@ func failed(r *Run) (share float64, ok bool) {
 }
 
 // sglangDiffers is what SGLang's client does not define as vLLM's and kvferry do.
-const sglangDiffers = "to SGLang's client the first token is the first chunk with text, and a request ends with its last line; to the others these are the first and the last chunk with choices"
+const sglangDiffers = "to SGLang's client the first token is the first chunk with text, to vLLM's the first chunk with choices, to kvferry the first with text, reasoning or a call of a tool; and a request ends with its last line, to the others with its last chunk with choices"

@@ -142,6 +142,18 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
+// TestDiffersInChunks: gaps between chunks of four tokens are not set beside those of one without a word.
+func TestDiffersInChunks(t *testing.T) {
+	a, b := run("a", 30, 1), run("b", 30, 1)
+	for i := range a.Requests {
+		a.Requests[i].Output, a.Requests[i].ITL = 41, make([]float64, 40)
+		b.Requests[i].Output, b.Requests[i].ITL = 41, make([]float64, 10)
+	}
+	if d := differs([]Run{a, b}); len(d) != 1 || !strings.HasPrefix(d[0], "A and B differ in tokens a chunk, 1.00 and 4.00: ") {
+		t.Errorf("%q", d)
+	}
+}
+
 func TestSigned(t *testing.T) {
 	for v, want := range map[float64]string{-0.04: "+0.0", 0.04: "+0.0", -0.06: "-0.1", 12.34: "+12.3"} {
 		if got := signed(v); got != want {

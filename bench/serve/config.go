@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -89,6 +90,9 @@ func (c *Config) Validate() error {
 		if len(c.Setup.Goodput) == 0 {
 			bad.Check("Goodput", fmt.Errorf("it says what is kept or missed: name bounds, such as ttft:2000 tpot:50"))
 		}
+		if c.Search.Quantity == Rate && (!spec.Reads("Rate") || spec.Reads("Speed") && !spec.Untimed) {
+			bad.Check("Search", errOwnTimes)
+		}
 		if len(c.Targets) > 1 {
 			bad.Check("Search", fmt.Errorf("it searches one target: leave the other clock out"))
 		}
@@ -96,6 +100,9 @@ func (c *Config) Validate() error {
 	bad.Refuse(c.Layout != LayoutVLLM && c.Layout != LayoutSGLang, "Layout", c.Layout, "use %s or %s", LayoutVLLM, LayoutSGLang)
 	return bad.Err("serve.Config")
 }
+
+// errOwnTimes is why a rate cannot be searched with a load that says when its requests come.
+var errOwnTimes = errors.New("the load has times of its own, which no rate changes: send its requests at the rate with --untimed, or search the concurrency")
 
 // Writes reports whether a tool's layout is printed or written.
 func (c *Config) Writes(layout string) bool {

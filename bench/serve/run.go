@@ -242,6 +242,9 @@ func (x *run) settled(r *report.Run) {
 		r.Notes = append(r.Notes, err.Error())
 		return
 	}
+	if w.Note != "" {
+		r.Notes = append(r.Notes, w.Note)
+	}
 	whole, part := WholeWindow(records).Figures(records), w.Figures(records)
 	r.Steady = &report.Steady{From: w.Start, To: w.End, Figures: part, Table: SteadyTable(whole, part)}
 }

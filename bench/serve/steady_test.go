@@ -159,21 +159,25 @@ func TestFadeOut(t *testing.T) {
 	}
 }
 
+// manyRequests returns n requests of so many tokens, sent when sent says.
+func manyRequests(n int, sent func(i int) float64, tokens int) (all []*client.Record) {
+	for i := range n {
+		all = append(all, request(sent(i), 0.1, 0.02, tokens))
+	}
+	return all
+}
+
+// relayed returns n requests, each in flight from and to when of says.
+func relayed(n int, of func(i int) (from, to float64)) (all []*client.Record) {
+	for i := range n {
+		from, to := of(i)
+		all = append(all, request(from, 0.02, 0.02, int((to-from)/0.02)))
+	}
+	return all
+}
+
 // TestNoSteadyState: runs that have none say why.
 func TestNoSteadyState(t *testing.T) {
-	many := func(n int, sent func(i int) float64, tokens int) (all []*client.Record) {
-		for i := range n {
-			all = append(all, request(sent(i), 0.1, 0.02, tokens))
-		}
-		return all
-	}
-	relay := func(n int, of func(i int) (from, to float64)) (all []*client.Record) {
-		for i := range n {
-			from, to := of(i)
-			all = append(all, request(from, 0.02, 0.02, int((to-from)/0.02)))
-		}
-		return all
-	}
 	failed := request(0, 1, 1, 2)
 	failed.Error = "refused"
 	for name, c := range map[string]struct {
@@ -182,22 +186,29 @@ func TestNoSteadyState(t *testing.T) {
 	}{
 		"nothing":        {nil, "no request was answered"},
 		"all failed":     {[]*client.Record{failed}, "no request was answered"},
-		"all at once":    {many(200, func(int) float64 { return 0 }, 50), "sent at once"},
-		"nearly at once": {many(200, func(i int) float64 { return float64(i) / 1e4 }, 500), "no steady state"},
-		"ever faster":    {many(2000, func(i int) float64 { return 60 * math.Sqrt(float64(i)/2000) }, 50), "did not settle"},
-		"too few":        {many(8, func(i int) float64 { return float64(i) }, 2), "are the least"},
-		"ever more":      {many(200, func(i int) float64 { return float64(i) / 20 }, 3000), "no steady state"},
-		// 200 in flight all the time, of which one in two seconds ends and is followed by one
-		// of 100 s.
-		"one generation": {append(
-			many(180, func(int) float64 { return 0 }, 5000),
-			slices.Concat(relay(20, func(i int) (from, to float64) { return 0, 2 * float64(i+1) }), relay(20, func(i int) (from, to float64) { return 2 * float64(i+1), 100 }))...,
-		), "in flight for"},
+		"all at once":    {manyRequests(200, func(int) float64 { return 0 }, 50), "sent at once"},
+		"nearly at once": {manyRequests(200, func(i int) float64 { return float64(i) / 1e4 }, 500), "no steady state"},
+		"ever faster":    {manyRequests(2000, func(i int) float64 { return 60 * math.Sqrt(float64(i)/2000) }, 50), "did not settle"},
+		"too few":        {manyRequests(8, func(i int) float64 { return float64(i) }, 2), "are the least"},
+		"ever more":      {manyRequests(200, func(i int) float64 { return float64(i) / 20 }, 3000), "no steady state"},
 	} {
 		w, err := SteadyConfig{}.Find(slices.Values(c.records))
 		if err == nil || !strings.Contains(err.Error(), c.want) || w != (SteadyWindow{}) {
 			t.Errorf("%s: %+v, %v", name, w, err)
 		}
+	}
+}
+
+// TestSteadyForLessThanARequest: a load that is steady for less time than a request takes has a
+// window, and a note. 200 are in flight all the time, of which one in two seconds ends and is
+// followed by one of 100 s.
+func TestSteadyForLessThanARequest(t *testing.T) {
+	w, err := SteadyConfig{}.Find(slices.Values(append(
+		manyRequests(180, func(int) float64 { return 0 }, 5000),
+		slices.Concat(relayed(20, func(i int) (from, to float64) { return 0, 2 * float64(i+1) }), relayed(20, func(i int) (from, to float64) { return 2 * float64(i+1), 100 }))...,
+	)))
+	if err != nil || w.End-w.Start < 20 || !strings.Contains(w.Note, "that a request takes on average") {
+		t.Errorf("%+v, %v", w, err)
 	}
 }
 

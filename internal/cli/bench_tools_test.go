@@ -20,6 +20,7 @@ func TestForeign(t *testing.T) {
 		{"--profile --num-prompts 3", "--profile: none given"},
 		{"--find-rate --goodput ttft:5 --attainment 2", "--attainment: 2: use a share of the requests"},
 		{"--find-rate --goodput ttft:5 --find-rate-precision 0", "--find-rate-precision: 0: use more than 0"},
+		{"--find-rate --goodput ttft:5 --trace ../../examples/trace/chats.jsonl", "--find-rate: the load has times of its own, which no rate changes: "},
 		{"--find-rate speed --goodput ttft:5", `--find-rate: "speed": use `},
 		{"--steady-state-concurrency-ratio 0", "--steady-state-concurrency-ratio: 0: use more than 0"},
 		{"--ramp-up-start-rps 20", "--ramp-up-strategy: none given: say how the rate grows"},

@@ -77,6 +77,11 @@ func BaseURL(text string) (string, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", withoutUser(text))
 	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", fmt.Errorf("%q: the port is %q: use a number from 1 to 65535", withoutUser(text), port)
+		}
+	}
 	return strings.TrimRight(u.String(), "/"), nil
 }
 

@@ -55,6 +55,15 @@ func TestBaseURLHidesUsers(t *testing.T) {
 	}
 }
 
+// TestBaseURLPorts: a port that cannot be is refused before anybody waits for it.
+func TestBaseURLPorts(t *testing.T) {
+	for text, ok := range map[string]bool{"http://h:65535": true, "h:1": true, "http://h": true, "http://h:65536": false, "h:99999": false, "https://h:0": false} {
+		if _, err := config.BaseURL(text); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "use a number from 1 to 65535") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // TestListen: what the system says is said in other words, and the error is a fault of
 // the field that unwraps to the system's.
 func TestListen(t *testing.T) {
