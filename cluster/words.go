@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"kvferry/engine/datasheet"
 	"kvferry/internal/knob"
 	"kvferry/sim"
 )
@@ -132,6 +133,9 @@ func (r *Record) String() string {
 	placement := r.Proxy.WithDefaults().Placement
 	fmt.Fprintf(&b, ", placement %s, scheduler %s, prefix caching %s, %d KV blocks of %d tokens, max_model_len %d", placement, r.Scheduler,
 		map[bool]string{true: "on", false: "off"}[r.Node.PrefixCaching], r.Node.KVBlocks, r.BlockTokens, r.MaxModelLen)
+	if strings.Contains(r.Profile, datasheet.Mark) {
+		b.WriteString(" (" + datasheet.KnownError + ")")
+	}
 	return b.String()
 }
 

@@ -89,11 +89,11 @@ func (r *Results) tables() []document.Table {
 		}
 		tables = append(tables, t)
 	}
-	what := document.Table{Title: "what was asked", Left: 4, Head: []string{"run", "setting", "clock", "profile", "requests", "prompt tokens", "generated", "within 10 %"}}
+	what := document.Table{Title: "what was asked", Left: 4, Head: []string{"run", "setting", "clock", "profile", "requests", "prompt tokens", "generated", "within 10 %", "errors are"}}
 	for _, row := range r.Rows {
 		what.Add(
 			row.Workload, row.Setting, row.Clock, row.Profile, fmt.Sprint(row.Counts.Successful), fmt.Sprint(row.Counts.Input), fmt.Sprint(row.Counts.Generated),
-			fmt.Sprintf("%d of %d", row.Within, row.Judged),
+			fmt.Sprintf("%d of %d", row.Within, row.Judged), map[bool]string{true: "in sample", false: "held back"}[row.InSample],
 		)
 	}
 	return append(tables, r.beside(), what)

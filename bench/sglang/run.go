@@ -53,21 +53,23 @@ type Config struct {
 
 // A Row of summary.json is one run.
 type Row struct {
-	Workload string   `json:"workload"`
-	Setting  string   `json:"setting"`
-	Source   Source   `json:"source"`             // of what was published
-	Clock    string   `json:"clock"`              // report.ClockVirtual, or report.ClockReal: modelled servers on this machine
-	Compute  string   `json:"compute"`            // "modelled"
-	Transfer string   `json:"transfer"`           // "none": one server, which is not disaggregated
-	Profile  string   `json:"profile"`            // of the modelled server
-	Arrivals string   `json:"arrivals,omitempty"` // of a run with LoRA adapters: rebuilt or recorded
-	Metrics  Figures  `json:"metrics"`
-	Counts   Counts   `json:"counts"`
-	Said     Figures  `json:"published"`
-	Recorded Counts   `json:"published_counts"`
-	RelErr   Figures  `json:"rel_err"` // (metrics - published) / published
-	Within   int      `json:"within_10_percent"`
-	Judged   int      `json:"judged"` // see Judged
+	Workload string  `json:"workload"`
+	Setting  string  `json:"setting"`
+	Source   Source  `json:"source"`             // of what was published
+	Clock    string  `json:"clock"`              // report.ClockVirtual, or report.ClockReal: modelled servers on this machine
+	Compute  string  `json:"compute"`            // "modelled"
+	Transfer string  `json:"transfer"`           // "none": one server, which is not disaggregated
+	Profile  string  `json:"profile"`            // of the modelled server
+	Arrivals string  `json:"arrivals,omitempty"` // of a run with LoRA adapters: rebuilt or recorded
+	Metrics  Figures `json:"metrics"`
+	Counts   Counts  `json:"counts"`
+	Said     Figures `json:"published"`
+	Recorded Counts  `json:"published_counts"`
+	RelErr   Figures `json:"rel_err"` // (metrics - published) / published
+	Within   int     `json:"within_10_percent"`
+	Judged   int     `json:"judged"` // see Judged
+	// InSample says that the profile was fitted to what is published here: each that ships is.
+	InSample bool     `json:"in_sample"`
 	Faults   []string `json:"faults"` // what makes the row unusable
 	Remarks  []string `json:"remarks"`
 	// Disturbance is what else the machine did in real time; nil in virtual time.
@@ -268,6 +270,7 @@ func (p timedRun) run(ctx context.Context, cfg *Config, tell func(*Record)) (row
 	of.Duration = took.Seconds()
 	m := of.Metrics()
 	row = &Row{
+		InSample: cfg.Profile == "",
 		Workload: p.Workload, Setting: p.Setting, Source: p.Source, Clock: p.clock, Disturbance: disturbance, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
 		Metrics: Of(m), Counts: Counts{Successful: m.Successful, Input: m.InputTokens, Generated: m.GeneratedTokens},
 		Said: p.Figures, Recorded: p.Counts, Faults: []string{}, Remarks: p.Remarks,
