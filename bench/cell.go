@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
+	"kvferry/bench/report"
+	"kvferry/bench/serve"
 	"kvferry/bench/stats"
 	"kvferry/handoff"
 	"kvferry/load"
@@ -117,8 +118,9 @@ func (x *run) attempt(ctx context.Context, c *Cell, w load.Workload, s Setting) 
 	if err != nil || model == "" {
 		return err
 	}
-	if err := x.warmUp(ctx, c, w, asker, model); err != nil {
-		c.unserved(ctx, "warm-up request failed: %v", err)
+	t := asking{asker, model}
+	if err := x.warmUp(ctx, c, w, t); err != nil {
+		c.unserved(ctx, "%v", err)
 		return nil
 	}
 	before, err := readCounters(ctx, asker)
@@ -126,7 +128,7 @@ func (x *run) attempt(ctx context.Context, c *Cell, w load.Workload, s Setting) 
 		c.note("no counters to check against: %v", err)
 	}
 	runtime.GC() // what garbage there is so far is not the run's
-	if x.replay(ctx, c, w, cluster, asker, model) {
+	if x.replay(ctx, c, w, cluster, t) {
 		c.judge(s)
 		if before != nil {
 			c.crossCheck(ctx, asker, before)
@@ -167,39 +169,39 @@ func (c *Cell) salt() string {
 	return salt
 }
 
+// asking is a server that serves, as a target.
+type asking struct {
+	*client.Client
+	model string
+}
+
+func (a asking) Open(context.Context) (serve.Facts, error) { return serve.Facts{}, nil }
+
+func (a asking) Run(ctx context.Context, l load.Load, done func(*client.Record)) (time.Duration, error) {
+	return a.Client.Run(ctx, a.model, l, done)
+}
+
+func (a asking) Close() error { return nil } // the client is the caller's
+
 // warmUp sends one request that is not counted.
-func (x *run) warmUp(ctx context.Context, c *Cell, w load.Workload, asker *client.Client, model string) error {
-	one := load.Load{Source: w.Load(1, x.cfg.Seed, c.salt()+" warm-up", c.Server.Vocabulary()).Source}
-	failure := ""
-	_, err := asker.Run(ctx, model, one, func(r *client.Record) { failure = r.Error })
-	if err == nil && failure != "" {
-		err = errors.New(failure)
+func (x *run) warmUp(ctx context.Context, c *Cell, w load.Workload, t serve.Target) error {
+	first, _, err := w.Load(1, x.cfg.Seed, c.salt()+" warm-up", c.Server.Vocabulary()).Next()
+	if err != nil {
+		return err
 	}
-	return err
+	return x.runner.WarmUp(ctx, t, load.List{first}, nil)
 }
 
 // replay asks what the workload says, watches the machine meanwhile, and has the cell's
 // metrics. It reports whether the cell came to its end.
-func (x *run) replay(ctx context.Context, c *Cell, w load.Workload, cluster Cluster, asker *client.Client, model string) bool {
-	var pids []int
+func (x *run) replay(ctx context.Context, c *Cell, w load.Workload, cluster Cluster, t serve.Target) bool {
+	f := serve.Facts{Clock: ClockReal}
 	if local, ok := cluster.(LocalCluster); ok {
-		pids = local.Pids()
+		f.Pids = local.Pids()
+	} else {
+		f.Notes = []string{"only this machine was watched, and what the nodes use of it, if they are here, counts as others' programs'"}
 	}
-	end, err := x.watch(pids)
-	if err != nil {
-		c.unserved(ctx, "%v", err)
-		return false
-	}
-	asked := w.Load(x.cfg.NumPrompts, x.cfg.Seed, c.salt(), c.Server.Vocabulary())
-	took, err := asker.Run(ctx, model, asked, func(r *client.Record) {
-		rec := Record{Workload: c.Workload, Setting: c.Setting, Repeat: c.Repeat, Attempt: c.Attempt, Clock: ClockReal, Record: *r}
-		c.Records = append(c.Records, rec)
-		x.out.Record(&rec)
-		x.bar.requestDone()
-	})
-	disturbance, unseen := end()
-	slices.SortFunc(c.Records, func(a, b Record) int { return a.Index - b.Index })
-	c.measure(took)
+	r, err := x.record(ctx, c, t, &f, w.Load(x.cfg.NumPrompts, x.cfg.Seed, c.salt(), c.Server.Vocabulary()))
 	c.judgeRequests()
 	if err != nil {
 		c.Published = nil
@@ -207,23 +209,41 @@ func (x *run) replay(ctx context.Context, c *Cell, w load.Workload, cluster Clus
 		return false
 	}
 	c.compare()
-	c.Disturbance = disturbance
-	if unseen != nil {
-		c.note("who used the CPUs is not known: %v", unseen)
-	}
-	if pids == nil {
-		c.note("only this machine was watched, and what the nodes use of it, if they are here, counts as others' programs'")
-	}
+	c.Disturbance = r.Disturbance
 	return true
 }
 
-// measure computes the metrics of the records. took is the run's length.
-func (c *Cell) measure(took time.Duration) {
+// record runs a load and gives the cell its records, notes and metrics.
+func (x *run) record(ctx context.Context, c *Cell, t serve.Target, f *serve.Facts, l load.Load) (*report.Run, error) {
+	x.runner.Each = func(r *client.Record) {
+		if x.out != nil {
+			x.out.Record(c.line(r))
+		}
+		if f.Clock == ClockReal {
+			x.bar.requestDone()
+		}
+	}
+	r, err := x.runner.Run(ctx, t, f, l)
+	for i := range r.Records {
+		c.Records = append(c.Records, *c.line(&r.Records[i]))
+	}
+	c.Notes, c.Steady = append(c.Notes, r.Notes...), r.Steady
+	c.measure(r.Duration)
+	return r, err
+}
+
+// line is a request of the cell, as results.jsonl has it.
+func (c *Cell) line(r *client.Record) *Record {
+	return &Record{Workload: c.Workload, Setting: c.Setting, Repeat: c.Repeat, Attempt: c.Attempt, Clock: c.Clock, Record: *r}
+}
+
+// measure computes the metrics of the records. took is the run's length in seconds.
+func (c *Cell) measure(took float64) {
 	var m client.Meter
 	for i := range c.Records {
 		m.Add(&c.Records[i].Record)
 	}
-	metrics := m.Metrics(stats.Seconds(took))
+	metrics := m.Metrics(took)
 	c.Metrics = &metrics
 }
 

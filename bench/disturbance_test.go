@@ -24,7 +24,7 @@ func watched(t *testing.T, dir string, cfg Config, late ...float64) (*Results, s
 	cfg.Workloads, cfg.NumPrompts, cfg.Out, cfg.Stdout, cfg.Progress = []load.Workload{scaled}, 4, dir, &stdout, &progress
 	cfg = cfg.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func([]int) (func() (*observe.Disturbance, error), error) {
+	x.runner.Watch = func([]int) (func() (*observe.Disturbance, error), error) {
 		d := &observe.Disturbance{LateMeanMS: late[0], LateTimersPct: 30, CPU: &observe.CPUUse{CPUs: 2, OthersPct: 40, Daemons: true}}
 		late = late[1:]
 		d.Judge()
@@ -158,7 +158,7 @@ func TestDisturbanceUnknown(t *testing.T) {
 	f := clienttest.NewServer(t, &clienttest.Server{})
 	cfg := Config{Workloads: []load.Workload{scaled}, NumPrompts: 3, Settings: settings(t, "nondisagg"), Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil), Out: t.TempDir()}.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func([]int) (func() (*observe.Disturbance, error), error) {
+	x.runner.Watch = func([]int) (func() (*observe.Disturbance, error), error) {
 		return func() (*observe.Disturbance, error) {
 			return &observe.Disturbance{Why: []string{}}, errors.New("only Linux has it")
 		}, nil

@@ -8,15 +8,15 @@ import (
 	"kvferry/bench/client"
 	"kvferry/engine"
 	"kvferry/load"
-	"kvferry/sim"
 )
 
 // Latencies computes in virtual time the nine latencies of all published cells of some settings
 // with a profile and its links, beside what was published: cell by cell, in the order of the tables.
 func Latencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([]calibrate.Figure, error) {
-	cells, err := simulateCells(ctx, Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
-		Workloads: load.Workloads(), Settings: settings, Profile: prof, NIC: profileNIC(prof),
-	}})
+	x := run{cfg: Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
+		Workloads: load.Workloads(), Settings: settings, Profile: prof, Link: profileLink(prof),
+	}}}
+	cells, err := x.simulate(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -38,13 +38,12 @@ func Latencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([
 // latencyFigures are the nine that are latencies.
 func latencyFigures(f *client.Figures) []client.Figure { return f.All()[4:] }
 
-// profileNIC is the link of a setting as the profile has it.
-func profileNIC(p *engine.Profile) func(Setting) (sim.NIC, string, error) {
-	return func(s Setting) (sim.NIC, string, error) {
-		l, ok := p.Links[s.Link]
-		if !ok {
-			return sim.NIC{}, "", fmt.Errorf("profile %s has no link %q", p.Name, s.Link)
+// profileLink is the link of a setting as the profile has it.
+func profileLink(p *engine.Profile) func(Setting) (string, error) {
+	return func(s Setting) (string, error) {
+		if _, ok := p.Links[s.Link]; !ok {
+			return "", fmt.Errorf("profile %s has no link %q", p.Name, s.Link)
 		}
-		return sim.NIC{BytesPerSecond: 1e9 / l.MSPerMB}, s.Link, nil
+		return s.Link, nil
 	}
 }

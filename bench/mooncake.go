@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
+	"kvferry/bench/serve"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/load"
@@ -122,7 +123,7 @@ func (c Config) Validate() error {
 	switch {
 	case c.Start == nil && c.Virtual == nil:
 		bad.Add("Start", nil, "there is nothing to do: say what is measured, what is computed, or both")
-	case c.Virtual != nil && (c.Virtual.Profile == nil || c.Virtual.NIC == nil):
+	case c.Virtual != nil && (c.Virtual.Profile == nil || c.Virtual.Link == nil):
 		bad.Add("Virtual", nil, "virtual time needs a profile and a NIC")
 	}
 	for _, w := range c.Workloads {
@@ -147,13 +148,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	}
 	cfg = cfg.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Machine: observe.Describe(), Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func(pids []int) (func() (*observe.Disturbance, error), error) {
-		w, err := observe.StartWatch(cfg.Clock, pids)
-		if err != nil {
-			return nil, err
-		}
-		return w.End, nil
-	}
+	x.runner.Clock = cfg.Clock
 	return x.run(ctx)
 }
 
@@ -193,8 +188,7 @@ type run struct {
 	results *Results
 	out     *document.Folder
 	bar     *cellProgress
-	// watch looks at the machine until end is called; machine.StartWatch, but in tests.
-	watch func(pids []int) (end func() (*observe.Disturbance, error), err error)
+	runner  serve.Runner
 }
 
 // cells measures and computes the cells. An error that is not ctx's ends the run.
@@ -207,14 +201,9 @@ func (x *run) cells(ctx context.Context) error {
 	if x.cfg.Virtual == nil || ctx.Err() != nil {
 		return nil
 	}
-	cells, err := simulateCells(ctx, x.cfg)
+	cells, err := x.simulate(ctx)
 	if ctx.Err() != nil {
 		return nil
-	}
-	for i := range cells {
-		for j := range cells[i].Records {
-			x.out.Record(&cells[i].Records[j])
-		}
 	}
 	x.results.Cells = append(x.results.Cells, cells...)
 	x.out.Save(x.results.document().Files()...)

@@ -78,7 +78,7 @@ func readAll(t *testing.T, dir string) []Record {
 // measured are the metrics of records, over so many seconds.
 func measured(records []Record, seconds float64) *client.Metrics {
 	c := Cell{Records: records}
-	c.measure(time.Duration(seconds * 1e9))
+	c.measure(seconds)
 	return c.Metrics
 }
 

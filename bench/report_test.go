@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-	"time"
 
 	"kvferry/bench/client"
 	"kvferry/bench/document/documenttest"
@@ -13,7 +12,7 @@ import (
 // TestIncompleteRecord: a record without usage is a fault of its cell.
 func TestIncompleteRecord(t *testing.T) {
 	c := Cell{Records: []Record{{Record: client.Record{Index: 7, TokenTimes: []float64{1}}}}}
-	c.measure(time.Second)
+	c.measure(1)
 	c.judgeRequests()
 	if len(c.Faults) != 1 || !strings.Contains(c.Faults[0], "request 7") || !strings.Contains(c.Faults[0], "no usage") {
 		t.Errorf("faults = %q", c.Faults)

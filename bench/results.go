@@ -11,6 +11,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/observe"
+	"kvferry/bench/report"
 	"kvferry/proxy/serverinfo"
 )
 
@@ -27,6 +28,8 @@ type Row struct {
 	// Disturbance is what else the machine did, nil in virtual time and of a cell that
 	// was not measured to its end.
 	Disturbance *observe.Disturbance `json:"disturbance,omitempty"`
+	// Steady is the part of the run in which the load was steady, and its figures; nil if it never was.
+	Steady *report.Steady `json:"steady_state,omitempty"`
 	// Attempts are all that the cell had, where it had more than one.
 	Attempts []Attempt `json:"attempts,omitempty"`
 	// Metrics is nil when the cluster never served.

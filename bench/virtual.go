@@ -3,13 +3,11 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 
-	"kvferry/bench/simulation"
+	"kvferry/bench/serve"
+	"kvferry/cluster"
 	"kvferry/engine"
-	"kvferry/handoff"
 	"kvferry/load"
-	"kvferry/sim"
 )
 
 // Virtual says which cells to compute in virtual time (package sim), besides
@@ -19,9 +17,9 @@ type Virtual struct {
 	Workloads []load.Workload
 	Settings  []Setting
 	Profile   *engine.Profile
-	// NIC is what carries a setting's KV, with its name for the report. Not asked
-	// for settings that move none.
-	NIC func(Setting) (nic sim.NIC, name string, err error)
+	// Link returns the model of the NIC that carries a setting's KV, see [cluster.Spec]. It is not
+	// asked for settings that move none.
+	Link func(Setting) (string, error)
 }
 
 // Values of Link.Clock and Record.Clock.
@@ -30,18 +28,19 @@ const (
 	ClockVirtual = "virtual"
 )
 
-// simulateCells computes every cell of cfg.Virtual. Repeats would give the same
-// again, so there is one of each.
-func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
+// simulate computes every cell of cfg.Virtual. Repeats would give the same again, so there is
+// one of each.
+func (x *run) simulate(ctx context.Context) ([]Cell, error) {
 	var cells []Cell
-	for _, w := range cfg.Virtual.Workloads {
-		for _, s := range cfg.Virtual.Settings {
-			c := newCell(cfg, w, s, 0)
-			if !publishedGPU(cfg.Virtual.Profile.Fingerprint()) {
+	v := x.cfg.Virtual
+	for _, w := range v.Workloads {
+		for _, s := range v.Settings {
+			c := newCell(x.cfg, w, s, 0)
+			if !publishedGPU(v.Profile.Fingerprint()) {
 				c.Published = nil
-				c.note("profile %s: nothing published to compare with", cfg.Virtual.Profile.Name)
+				c.note("profile %s: nothing published to compare with", v.Profile.Name)
 			}
-			if err := c.simulate(ctx, cfg.Virtual, s, w.Load(cfg.NumPrompts, cfg.Seed, "0", cfg.Virtual.Profile.Vocab)); err != nil {
+			if err := x.compute(ctx, c, s, w.Load(x.cfg.NumPrompts, x.cfg.Seed, "0", v.Profile.Vocab)); err != nil {
 				return cells, fmt.Errorf("%s in virtual time: %w", c.name(), err)
 			}
 			cells = append(cells, *c)
@@ -50,40 +49,42 @@ func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 	return cells, nil
 }
 
-// simulate fills in the cell.
-func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, asked load.Load) error {
-	cfg := sim.Config{Profile: v.Profile, Nondisagg: 1, Chunked: s.Chunked, RPC: sim.DefaultRPC, RecordTokens: true}
-	c.Link = Link{
-		Clock: ClockVirtual, Compute: "modelled", Transfer: "none",
-		Label: fmt.Sprintf("virtual time: compute modelled (%s), no KV transfer", v.Profile.GPU),
+// compute runs a load against the model of a setting.
+func (x *run) compute(ctx context.Context, c *Cell, s Setting, l load.Load) error {
+	spec, err := x.cfg.Virtual.spec(c, s)
+	if err == nil {
+		_, err = x.record(ctx, c, serve.Model(spec), &serve.Facts{Clock: ClockVirtual}, l)
 	}
-	if s.Mode == ModeDisagg {
-		nic, name, err := v.NIC(s)
-		if err != nil {
-			return err
-		}
-		if cfg.Handoff, err = handoff.Parse(s.Handoff); err != nil {
-			return err
-		}
-		cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.NICs = 0, 1, 1, []sim.NIC{nic}
-		c.Transfer = "modelled"
-		c.Label = fmt.Sprintf("virtual time: compute modelled, transfer modelled at %.2f GB/s (%s)", nic.BytesPerSecond/1e9, name)
-	}
-	last := asked.End
-	cfg.OnOutcome = func(o *sim.Outcome) {
-		last = max(last, o.Last)
-		c.Records = append(c.Records, Record{Workload: c.Workload, Setting: c.Setting, Clock: ClockVirtual, Record: *simulation.Record(o)})
-	}
-	if _, err := sim.Run(ctx, cfg, asked); err != nil {
+	if err != nil {
 		return err
 	}
-	slices.SortFunc(c.Records, func(a, b Record) int { return a.Index - b.Index })
 	for i := range c.Records {
 		if r := &c.Records[i]; r.Error != "" && len(c.Faults) == 0 {
 			c.fault("request %d failed, perhaps others: %s", i, r.Error)
 		}
 	}
-	c.measure(last)
 	c.compare()
 	return nil
+}
+
+// spec returns the cluster of a setting, and labels the cell by it.
+func (v *Virtual) spec(c *Cell, s Setting) (cluster.Spec, error) {
+	spec := cluster.Spec{Costs: v.Profile, Nondisagg: 1}
+	spec.Node.Chunked = s.Chunked
+	c.Link = Link{
+		Clock: ClockVirtual, Compute: "modelled", Transfer: "none",
+		Label: fmt.Sprintf("virtual time: compute modelled (%s), no KV transfer", v.Profile.GPU),
+	}
+	if s.Mode != ModeDisagg {
+		return spec, nil
+	}
+	link, err := v.Link(s)
+	if err != nil {
+		return spec, err
+	}
+	spec.Nondisagg, spec.Prefill, spec.Decode, spec.Link, spec.Proxy.Handoff = 0, 1, 1, link, s.Handoff
+	one := spec.Record()
+	c.Transfer = "modelled"
+	c.Label = fmt.Sprintf("virtual time: compute modelled, transfer modelled at %.2f GB/s (%s)", one.NIC().BytesPerSecond/1e9, link)
+	return spec, nil
 }

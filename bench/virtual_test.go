@@ -23,9 +23,10 @@ func virtualTable(tb testing.TB, workloads []load.Workload) map[string]map[strin
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cells, err := simulateCells(context.Background(), Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
-		Workloads: workloads, Settings: Settings(), Profile: prof, NIC: profileNIC(prof),
-	}})
+	x := run{cfg: Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
+		Workloads: workloads, Settings: Settings(), Profile: prof, Link: profileLink(prof),
+	}}}
+	cells, err := x.simulate(context.Background())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -177,10 +178,10 @@ func TestOtherLengths(t *testing.T) {
 			}
 			for _, s := range Settings() {
 				c := newCell(Config{NumPrompts: load.PublishedPrompts}, w, s, 0)
-				v := &Virtual{Profile: prof, NIC: profileNIC(prof)}
+				x := run{cfg: Config{Virtual: &Virtual{Profile: prof, Link: profileLink(prof)}}}
 				asked := w.Load(load.PublishedPrompts, uint32(1000+draw), "0", prof.Vocab) // other lengths at the published times
 				asked.Source, asked.End = load.Paced(asked.Source, &timesOf{published}), w.End(load.PublishedPrompts, 0)
-				if err := c.simulate(context.Background(), v, s, asked); err != nil {
+				if err := x.compute(context.Background(), c, s, asked); err != nil {
 					t.Fatal(err)
 				}
 				if mean[w.Name] == nil {
@@ -240,7 +241,7 @@ func TestVirtualRunIsDeterministic(t *testing.T) {
 	for i := range runs {
 		dir := t.TempDir()
 		w, _ := ParseRows("256/q8")
-		if _, err := Run(context.Background(), Config{Out: dir, Virtual: &Virtual{Workloads: w, Settings: Settings(), Profile: prof, NIC: profileNIC(prof)}}); err != nil {
+		if _, err := Run(context.Background(), Config{Out: dir, Virtual: &Virtual{Workloads: w, Settings: Settings(), Profile: prof, Link: profileLink(prof)}}); err != nil {
 			t.Fatal(err)
 		}
 		if runs[i], err = os.ReadFile(filepath.Join(dir, document.RecordsFile)); err != nil {

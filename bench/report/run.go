@@ -61,9 +61,10 @@ func (r *Run) settled() iter.Seq[*client.Record] {
 
 // A Steady is the part of a run in which the load was steady, as package serve finds it.
 type Steady struct {
-	From, To float64        // seconds since the run's start
-	Table    document.Table // its figures beside those of the whole run
-	Figures  any            // the same for summary.json
+	From    float64        `json:"from"` // seconds since the run's start
+	To      float64        `json:"to"`
+	Table   document.Table `json:"-"` // its figures beside those of the whole run
+	Figures any            `json:"figures"`
 }
 
 // Clocks of a run.

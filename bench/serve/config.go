@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvferry/bench/document"
+	"kvferry/bench/observe"
 	"kvferry/bench/report"
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
@@ -40,7 +41,10 @@ type Config struct {
 	// MaxFailures bounds the requests that may fail before Run returns an error. Answers that were only shorter
 	// than was asked for are none of them.
 	MaxFailures int
-	Out         string // folder for our own; it is created
+	// RetriesDisturbed is how many times a run that the machine disturbed is measured again, with
+	// another seed. The least disturbed run is reported. A search does without.
+	RetriesDisturbed int
+	Out              string // folder for our own; it is created
 
 	OpenTimeout time.Duration // how long a target may take to answer first; default 60 s
 	Clock       clock.Clock   // of the watch on the machine; default clock.Precise()
@@ -48,6 +52,8 @@ type Config struct {
 	Stdout   io.Writer // the report; default none
 	Progress io.Writer // bar or lines; default none
 	Terminal bool      // Progress is a terminal
+
+	watch func(pids []int) (func() (*observe.Disturbance, error), error) // tests: see Runner
 }
 
 // Layouts of what is printed.
@@ -83,6 +89,7 @@ func (c *Config) Validate() error {
 	}
 	config.Between(&bad, "Warmups", c.Warmups, 0, 1<<20)
 	config.Between(&bad, "MaxFailures", c.MaxFailures, 0, 100_000_000)
+	config.Between(&bad, "RetriesDisturbed", c.RetriesDisturbed, 0, 100)
 	config.Between(&bad, "WarmupLen", c.WarmupLen, 0, 1<<20)
 	bad.Check("Steady", c.Steady.Validate())
 	if c.Search != nil {

@@ -5,15 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
-	"time"
 
 	"kvferry/bench/client"
 	"kvferry/bench/document"
 	"kvferry/bench/observe"
 	"kvferry/bench/report"
-	"kvferry/bench/stats"
 	"kvferry/internal/progress"
 	"kvferry/load"
 	"kvferry/proxy/serverinfo"
@@ -32,6 +29,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err // before the run: afterwards its records would be lost
 	}
 	x.out = document.OpenFolder(cfg.Out, x.bar.Say)
+	x.runner = Runner{Clock: cfg.Clock, Steady: cfg.Steady, HitRate: cfg.Load.Sharing.HitRate, KeepInfo: cfg.Writes(LayoutSGLang), Say: x.bar.Say, Watch: cfg.watch}
 	var failed error
 	for _, t := range cfg.Targets {
 		err := x.target(ctx, t)
@@ -46,6 +44,7 @@ func Run(ctx context.Context, cfg Config) error {
 // run is one that goes on.
 type run struct {
 	Config
+	runner  Runner
 	out     *document.Folder // gets a record as its request ends; the caller of Run owns the files
 	bar     *progress.Task
 	reports []*report.Report // of runs that are over, one a target
@@ -92,7 +91,7 @@ func (x *run) target(ctx context.Context, t Target) (err error) {
 	if x.Search != nil {
 		return x.search(ctx, t, &facts, spec)
 	}
-	r, err := x.once(ctx, t, &facts, spec, facts.Clock, RateTry{})
+	r, err := x.quiet(ctx, t, &facts, spec)
 	if r != nil {
 		x.reports = append(x.reports, report.New(r))
 		x.save()
@@ -145,21 +144,42 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 		list[i].Prompt = slices.Clone(first.Prompt)
 	}
 	x.show("warming up", x.Warmups)
-	var failure string
-	_, err = t.Run(ctx, load.Load{Source: &list, InFlight: 1}, func(r *client.Record) {
-		x.ended(r)
-		failure = cmp.Or(failure, r.Failure())
-	})
-	x.bar.Stop()
-	if err == nil && failure != "" {
-		err = fmt.Errorf("warm-up request failed: %s", failure)
+	defer x.bar.Stop()
+	return x.runner.WarmUp(ctx, t, list, x.ended)
+}
+
+// quiet asks the target what spec says, and again while the machine disturbed the run, up to
+// RetriesDisturbed times. It returns the least disturbed run, with a note on the others; records of
+// all are kept.
+func (x *run) quiet(ctx context.Context, t Target, f *Facts, spec load.Spec) (best *report.Run, err error) {
+	var left []string
+	for n := 0; ; n++ {
+		name := f.Clock
+		if n > 0 {
+			name += ", measured again"
+		}
+		r, err := x.once(ctx, t, f, spec, name, RateTry{Repeat: n})
+		if err != nil || r.Disturbance == nil {
+			return cmp.Or(best, r), err
+		}
+		worse := r
+		if best == nil || r.Disturbance.Score() < best.Disturbance.Score() {
+			best, worse = r, best
+		}
+		if worse != nil {
+			left = append(left, fmt.Sprintf("a run of the same load is not reported: %v", worse.Disturbance))
+		}
+		if !r.Disturbance.Disturbed() || n >= x.RetriesDisturbed {
+			best.Notes, best.Repeat = append(best.Notes, left...), 0
+			return best, nil
+		}
+		x.bar.Say(fmt.Sprintf("disturbed, measured again: %v", r.Disturbance))
+		spec.Seed++ // other prompts: a prefix cache has these
 	}
-	return err
 }
 
 // once asks the target what spec says, and makes a report's run of it. The run is not nil if
-// anything was asked, whatever the error. try is the run of a search that this is, or zero. What is
-// counted of machine and server begins as late as it can and ends as soon: warming up is not in it.
+// anything was asked, whatever the error. try is the run of a search that this is, or zero.
 func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, try RateTry) (*report.Run, error) {
 	l, err := open(ctx, spec)
 	if err != nil {
@@ -170,112 +190,17 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 			return nil, errors.Join(err, l.Close())
 		}
 	}
-	r := &report.Run{Setup: x.setup(f, &spec), Notes: append(slices.Clone(f.Notes), l.Notes...), Point: try.Value, Repeat: try.Repeat}
-	r.Started = time.Now()
-	var watch *observe.Watch
-	if f.Clock == report.ClockReal {
-		if watch, err = observe.StartWatch(x.Clock, f.Pids); err != nil {
-			r.Notes = append(r.Notes, fmt.Sprintf("who uses the CPUs is not known: %v", err))
-		}
-	}
-	var counted *observe.Scrape
-	if f.Scrape != nil {
-		counted = f.Scrape(ctx)
-	}
 	x.show(name, cmp.Or(l.Count, spec.Requests))
-	took, err := t.Run(ctx, l, func(rec *client.Record) {
+	x.runner.Each = func(rec *client.Record) {
 		x.ended(rec)
-		r.Records = append(r.Records, *rec)
 		x.out.Record(line{Clock: f.Clock, Point: try.Value, Repeat: try.Repeat, Record: rec})
-	})
+	}
+	r, err := x.runner.Run(ctx, t, f, l)
 	x.bar.Stop()
-	if watch != nil {
-		var unseen error
-		if r.Disturbance, unseen = watch.End(); unseen != nil {
-			r.Notes = append(r.Notes, fmt.Sprintf("who used the CPUs is not known: %v", unseen))
-		}
-	}
-	if f.Spans != nil {
-		if n := f.Spans(); n.Dropped > 0 {
-			said := "traces: " + n.String()
-			r.Notes = append(r.Notes, said)
-			x.bar.Say(said) // on stderr too: nobody reads a report's notes to see why a collector is empty
-		}
-	}
-	err = errors.Join(err, l.Close())
-	// They came in the order of their ends. Reports, and the tools' lists, have that of the load.
-	slices.SortFunc(r.Records, func(a, b client.Record) int { return a.Index - b.Index })
-	r.Duration = stats.Seconds(took)
-	r.Interrupted = ctx.Err() != nil
-	x.settled(r)
-	if counted != nil {
-		x.counted(ctx, r, f, counted)
-	} else if want := x.Load.Sharing.HitRate; want > 0 {
-		r.Notes = append(r.Notes, hitRate(r, want))
-	}
-	if f.About != nil && x.Writes(LayoutSGLang) {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
-		defer cancel()
-		r.ServerInfo = f.About(limited)
-	}
+	started := r.Started
+	r.Setup, r.Point, r.Repeat = x.setup(f, &spec), try.Value, try.Repeat
+	r.Started = started
 	return r, err
-}
-
-// hitRate says the share of prompt tokens that a modelled cluster had cached beside the one that
-// was wanted: it has no metrics of its own.
-func hitRate(r *report.Run, want float64) string {
-	asked, cached := 0, 0
-	for i := range r.Records {
-		if u := r.Records[i].Usage; u != nil {
-			asked, cached = asked+u.PromptTokens, cached+u.CachedTokens
-		}
-	}
-	return fmt.Sprintf("prefix cache: %.1f %% of the prompt tokens were in it, %.1f %% were wanted", 100*float64(cached)/float64(max(asked, 1)), 100*want)
-}
-
-// settled finds the part of the run in which the load was steady, and its figures. That there is
-// none is a note and no error: most short runs have none.
-func (x *run) settled(r *report.Run) {
-	records := pointers(r.Records)
-	w, err := x.Steady.Find(records)
-	if err != nil {
-		r.Notes = append(r.Notes, err.Error())
-		return
-	}
-	if w.Note != "" {
-		r.Notes = append(r.Notes, w.Note)
-	}
-	whole, part := WholeWindow(records).Figures(records), w.Figures(records)
-	r.Steady = &report.Steady{From: w.Start, To: w.End, Figures: part, Table: SteadyTable(whole, part)}
-}
-
-// pointers are the records one by one.
-func pointers(records []client.Record) iter.Seq[*client.Record] {
-	return func(yield func(*client.Record) bool) {
-		for i := range records {
-			if !yield(&records[i]) {
-				return
-			}
-		}
-	}
-}
-
-// countedWait is how long a server may take for its own figures after a run.
-const countedWait = 5 * time.Second
-
-// counted sets the server's own figures beside the client's. A run that was interrupted has
-// them too.
-func (x *run) counted(ctx context.Context, r *report.Run, f *Facts, before *observe.Scrape) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
-	defer cancel()
-	c := observe.ClientFiguresOf(pointers(r.Records))
-	c.Here, c.WantedHitRate = f.Here, x.Load.Sharing.HitRate
-	account := before.After(ctx, c)
-	r.Tables, r.Server = append(r.Tables, account.Tables()...), account
-	for _, w := range account.Words {
-		r.Notes = append(r.Notes, w.Text)
-	}
-	r.Notes = append(r.Notes, account.Missing...)
 }
 
 // A line of results.jsonl.

@@ -18,7 +18,6 @@ import (
 	"kvferry/bench/serve"
 	"kvferry/cluster"
 	"kvferry/engine"
-	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/internal/progress"
 	"kvferry/placement"
@@ -246,32 +245,19 @@ func (p timedRun) run(ctx context.Context, cfg *Config, tell func(*Record)) (row
 	if err != nil {
 		return nil, err
 	}
-	var watch *observe.Watch
-	if p.clock == report.ClockReal {
-		if watch, err = observe.StartWatch(clock.Precise(), facts.Pids); err != nil {
-			return nil, err
-		}
-	}
-	of := &report.Run{Setup: report.Setup{Clock: p.clock, Backend: p.Backend, MaxConcurrency: p.MaxConcurrency, NumPrompts: p.NumPrompts}}
-	took, err := target.Run(ctx, asked, func(rec *client.Record) {
-		of.Records = append(of.Records, *rec)
+	runner := serve.Runner{Each: func(rec *client.Record) {
 		tell(&Record{Workload: p.Workload, Setting: p.Setting, Clock: p.clock, Record: *rec})
-	})
-	var disturbance *observe.Disturbance
-	if watch != nil {
-		var failed error
-		disturbance, failed = watch.End()
-		err = errors.Join(err, failed)
-	}
+	}}
+	facts.Notes = nil // of a server that is known
+	of, err := runner.Run(ctx, target, &facts, asked)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(of.Records, func(a, b client.Record) int { return a.Index - b.Index })
-	of.Duration = took.Seconds()
+	of.Setup = report.Setup{Clock: p.clock, Backend: p.Backend, MaxConcurrency: p.MaxConcurrency, NumPrompts: p.NumPrompts}
 	m := of.Metrics()
 	row = &Row{
 		InSample: cfg.Profile == "",
-		Workload: p.Workload, Setting: p.Setting, Source: p.Source, Clock: p.clock, Disturbance: disturbance, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
+		Workload: p.Workload, Setting: p.Setting, Source: p.Source, Clock: p.clock, Disturbance: of.Disturbance, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
 		Metrics: Of(m), Counts: Counts{Successful: m.Successful, Input: m.InputTokens, Generated: m.GeneratedTokens},
 		Said: p.Figures, Recorded: p.Counts, Faults: []string{}, Remarks: p.Remarks,
 	}

@@ -32,7 +32,7 @@ import (
 // serveNames are the flags that set the fields of a serve.Config and of what it has.
 var benchNames = joined(loadNames, within("Load", loadNames), clusterKnobs.Names(), samplingNames, map[string]string{
 	"Targets": "--clock", "Out": "--out", "Warmups": "--num-warmups", "WarmupLen": "--num-warmups", "Goodput": "--goodput",
-	"MaxFailures": "--max-failures", "Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
+	"MaxFailures": "--max-failures", "RetriesDisturbed": "--retries-disturbed", "Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
 	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
 	"Search.Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
 	"URL": "--base-url", "URLs": "--worker-urls", "Backend": "--backend", "Endpoint": "--endpoint", "Model": "--model", "Header": "--header", "APIKey": "--api-key",
@@ -45,7 +45,7 @@ func (f *benchFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 	settleAliases(fs)
 	f.defaults(fs, &bad)
 	changed := fs.Changed
-	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, MaxFailures: f.maxFailures, OpenTimeout: time.Duration(f.server.ready)*time.Second + startTimeout}
+	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, MaxFailures: f.maxFailures, RetriesDisturbed: f.retries, OpenTimeout: time.Duration(f.server.ready)*time.Second + startTimeout}
 	f.log.dir = cfg.Out
 	f.results.config(&cfg, &bad)
 	if cfg.Layout = f.compat; f.compat == compatNone {

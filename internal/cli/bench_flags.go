@@ -29,6 +29,7 @@ type benchFlags struct {
 	compat, clock      string
 	warmups, warmupLen int
 	maxFailures        int
+	retries            int
 	out                string
 	quiet              bool
 	less               string    // why less of the KV pools is in memory beforehand than by default; empty if it is not
@@ -132,6 +133,7 @@ func (f *benchFlags) groups() []knob.Group {
 		group("results", "Results", f.results.register, func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.out, "out", "", outHelp)
 			fs.IntVar(&f.maxFailures, "max-failures", 0, "requests that may fail before the exit status is 1; answers that are only short do not count")
+			fs.IntVar(&f.retries, "retries-disturbed", 0, "number of times to measure a run again that the machine disturbed, with another seed; the least disturbed run is reported")
 			fs.BoolVar(&f.quiet, "disable-tqdm", false, "no progress bar")
 		}),
 		group("cluster", "The cluster that is started or modelled where no server is named", func(fs *pflag.FlagSet) {

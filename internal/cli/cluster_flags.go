@@ -7,10 +7,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/cluster"
-	"kvferry/engine"
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
-	"kvferry/sim"
 )
 
 // clusterFlags describe the cluster of kvferry bench and kvferry sim, in virtual time or as
@@ -67,17 +65,4 @@ func addKnobs(fs *pflag.FlagSet, knobs knob.Table[cluster.Spec], s *cluster.Spec
 	for _, g := range knobs.Flags(s, roles) {
 		fs.AddFlagSet(g.Flags)
 	}
-}
-
-// nicOf returns the model of a link of a profile, and its name.
-func nicOf(p *engine.Profile, text string) (sim.NIC, string, error) {
-	s := cluster.Spec{Costs: p, Prefill: 1, Decode: 1, Link: text}
-	cfg, err := s.Model()
-	if fault := (*config.Fault)(nil); errors.As(err, &fault) {
-		return sim.NIC{}, "", fault.Err
-	} else if err != nil {
-		return sim.NIC{}, "", err
-	}
-	link, err := s.PacedLink()
-	return cfg.NICs[0], link.Name, err
 }

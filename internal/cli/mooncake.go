@@ -22,7 +22,6 @@ import (
 	"kvferry/internal/config"
 	"kvferry/load"
 	"kvferry/node"
-	"kvferry/sim"
 	"kvferry/transport/rails"
 )
 
@@ -220,8 +219,8 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 // as --clock says. Without one the whole table is computed beside what is measured, as it costs
 // seconds, unless its figures would stand beside others that they cannot be compared with.
 func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed func(flag string) bool) {
-	v := &bench.Virtual{Workloads: cfg.Workloads, Settings: cfg.Settings, Profile: p, NIC: func(s bench.Setting) (sim.NIC, string, error) {
-		return nicOf(p, cmp.Or(f.nodes.Link, s.Link))
+	v := &bench.Virtual{Workloads: cfg.Workloads, Settings: cfg.Settings, Profile: p, Link: func(s bench.Setting) (string, error) {
+		return cmp.Or(f.nodes.Link, s.Link), nil
 	}}
 	switch f.clock {
 	case "real":
@@ -250,7 +249,10 @@ func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *eng
 	if text := f.nodes.Link; text != "" {
 		_, err := node.ResolveLink(p, text)
 		if err == nil && cfg.Virtual != nil {
-			_, _, err = nicOf(p, text) // native is none
+			_, err = (&cluster.Spec{Costs: p, Prefill: 1, Decode: 1, Link: text}).Model() // native is none
+			if fault := (*config.Fault)(nil); errors.As(err, &fault) {
+				err = fault.Err
+			}
 		}
 		bad.Check("--link", err)
 		return
