@@ -153,7 +153,7 @@ bench-transfer: ## the TCP rail beside bare sockets, same settings, same run (CO
 	$(GO) test -run '^$$' -bench 'Slab|Bare|Latency' -count $(COUNT) -timeout 30m ./transport/tcp
 
 bench-serving: ## CPU a token, inter-token latency and memory of proxy and node; fails above the limits
-	$(GO) run ./cmd/kvferry lab serving
+	$(GO) test -run '^$$' -bench Serving -benchtime 1x ./cluster
 
 bench-accuracy: ## what no test may ask of a busy machine: late timers, links of the NIC lab, the account of a request's time (COUNT=3, root)
 	$(GO) test -run '^$$' -bench Lateness -count $(COUNT) ./clock

@@ -22,7 +22,6 @@
 //	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check
 //	bench/serve                          any load against any server, or the model of one; the highest rate, the steady part
-//	bench/serving                        what the proxy and a node cost themselves, a token
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/result                         results read from files, ours, vLLM's and SGLang's, and set side by side
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
