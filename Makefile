@@ -117,8 +117,8 @@ bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failov
 bench-wan: build ## the same on links that are long or lose packets; fails outside the limits (35 min, root)
 	@bin/kvferry lab nics wan --out kvferry-out/wan
 
-bench-incast: build ## 16 initiators that share one target's NIC: how evenly, and its queue; fails outside the limits (2 min, root)
-	@bin/kvferry lab nics incast --out kvferry-out/incast
+bench-incast: ## 16 initiators that share one target's NIC: how evenly, and its queue; fails outside the limits (2 min, root)
+	$(GO) test -run '^$$' -bench Incast -benchtime 1x ./bench/nics
 
 mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)
 	@bin/kvferry lab nics mooncake

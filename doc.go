@@ -15,7 +15,6 @@
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/validation                     every profile beside every published table: errors, limits
 //	bench/contention                     n transfers into one node: both clocks, and other simulators
-//	bench/incast                         many initiators and one target, whose NIC they share
 //	bench/check                          is each rail to another machine fit to serve, and what to do
 //	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
 //	bench                                the published table: measured, computed, reported

@@ -9,10 +9,7 @@
 // and, as kvferry lab nics wan, four rails on links that are long, lose packets, reorder them,
 // fall silent or flap, beside MPTCP and UCX where those are there.
 //
-// As kvferry lab nics incast, 16 initiators and one target, whose NIC they share: how evenly, and how
-// long something small waits meanwhile, see package incast.
-//
-// And, as kvferry lab nics handoff, one cluster over links that are long: when its second token comes.
+// As kvferry lab nics handoff, one cluster over links that are long: when its second token comes.
 //
 // The lab's hosts run kvferry itself, as a user would: kvferry rail bench --server on
 // host 1, kvferry rail bench or failover on host 2, the control connection on the

@@ -79,7 +79,7 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 	}
 	err = errors.Join(err, x.r.document().Keep(cfg.Stdout, cfg.Out))
 	if err == nil {
-		err = x.r.missed()
+		err = judged(x.r.Rows)
 	}
 	return x.r, err
 }

@@ -255,27 +255,18 @@ func (row *WANRow) judge(limited, within bool) {
 	}
 }
 
-// missed is an error if a limit was, or if a figure is not known.
-func (r *WANResult) missed() error {
-	var all []string
-	for i := range r.Rows {
-		all = append(all, r.Rows[i].Verdict)
-	}
-	return judged(all)
-}
-
-// judged is the error of a run with such verdicts.
-func judged(verdicts []string) error {
+// judged returns an error if one of the rows has missed its limit, was disturbed or was not measured.
+func judged(rows []WANRow) error {
 	count := map[string]int{}
-	for _, v := range verdicts {
-		count[v]++
+	for i := range rows {
+		count[rows[i].Verdict]++
 	}
 	var errs []error
 	if n := count[isMissed] + count[isUnmeasured]; n > 0 {
-		errs = append(errs, fmt.Errorf("%w: %d of %d figures", ErrMissed, n, len(verdicts)))
+		errs = append(errs, fmt.Errorf("%w: %d of %d figures", ErrMissed, n, len(rows)))
 	}
 	if n := count[isDisturbed]; n > 0 {
-		errs = append(errs, fmt.Errorf("%w: %d of %d figures say nothing of the rails: this machine could not carry the links", ErrDisturbed, n, len(verdicts)))
+		errs = append(errs, fmt.Errorf("%w: %d of %d figures say nothing of the rails: this machine could not carry the links", ErrDisturbed, n, len(rows)))
 	}
 	return errors.Join(errs...)
 }

@@ -62,7 +62,7 @@ func (r *WANResult) verdicts(of string) (what []string) {
 // below a peer, and a recovery that is too slow or never came, are found.
 func TestWANLimits(t *testing.T) {
 	good := measuredWAN()
-	if err := good.missed(); err != nil || len(good.Rows) != 12+7 || len(good.verdicts(isOK)) != 14 {
+	if err := judged(good.Rows); err != nil || len(good.Rows) != 12+7 || len(good.verdicts(isOK)) != 14 {
 		t.Fatalf("%v, %+v", err, good.Rows)
 	}
 	row := good.Rows[1]
@@ -92,12 +92,12 @@ func TestWANLimits(t *testing.T) {
 		r := measuredWAN()
 		change(r)
 		r.settle()
-		if got := r.verdicts(isMissed); len(got) != 1 || got[0] != name || !errors.Is(r.missed(), ErrMissed) {
-			t.Errorf("missed %q, want %q; %v", got, name, r.missed())
+		if got := r.verdicts(isMissed); len(got) != 1 || got[0] != name || !errors.Is(judged(r.Rows), ErrMissed) {
+			t.Errorf("missed %q, want %q; %v", got, name, judged(r.Rows))
 		}
 	}
 	empty := &WANResult{Cases: []string{"rtt10"}}
-	if empty.settle(); len(empty.verdicts(isUnmeasured)) != 1 || !errors.Is(empty.missed(), ErrMissed) {
+	if empty.settle(); len(empty.verdicts(isUnmeasured)) != 1 || !errors.Is(judged(empty.Rows), ErrMissed) {
 		t.Errorf("%+v", empty.Rows)
 	}
 }
@@ -145,7 +145,7 @@ func TestWANDisturbed(t *testing.T) {
 	if row := r.Rows[1]; row.Verdict != isDisturbed || row.Kept != 1 {
 		t.Errorf("%+v", row)
 	}
-	if err := r.missed(); errors.Is(err, ErrMissed) || !errors.Is(err, ErrDisturbed) {
+	if err := judged(r.Rows); errors.Is(err, ErrMissed) || !errors.Is(err, ErrDisturbed) {
 		t.Error(err)
 	}
 	// The round was measured once more, and that was good.

@@ -31,7 +31,7 @@ func labNICsCommand() *cobra.Command {
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json, the report and each round's failover report (default none)")
 	Positive(fs, "rounds", "duration")
-	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsHandoffCommand(), nicsIncastCommand(), incastTargetCommand(), incastLoadCommand())
+	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsHandoffCommand())
 	return cmd
 }
 
@@ -40,7 +40,6 @@ var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
 	"Cases": "--cases", "Beside": "--beside", "Warmup": "--warmup",
 	"Rate": "--rate", "Counts": "--counts", "Settings": "--settings", "Row": "--row", "Prompts": "--num-prompts",
-	"Ops": "--op", "Initiators": "--initiators", "SwitchQueue": "--switch-queue",
 	"Handoff": "--handoff", "NICs": "--nics", "RTT": "--rtt", "InputLen": "--input-len",
 }
 

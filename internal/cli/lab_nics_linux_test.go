@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	bench "kvferry/bench/nics"
 	"kvferry/bench/rail"
 	"kvferry/lab"
 	"kvferry/lab/nics"
@@ -146,43 +144,6 @@ func TestFailoverInLab(t *testing.T) {
 		}
 		if slower == 8 {
 			t.Fatalf("%d of 4 faults were found, and recovered from", found)
-		}
-	}
-}
-
-// TestIncastInLab: one round of all cases with three initiators runs to its end, and all have a share, but where the
-// machine was too busy: there some do. What they come to is for make bench-incast.
-func TestIncastInLab(t *testing.T) {
-	if err := nics.Check(); err != nil {
-		t.Skipf("no lab here: %v", err)
-	}
-	t.Setenv(mainEnv, "1")
-	t.Setenv("TMPDIR", t.TempDir())
-	const rate = 100e6
-	var b strings.Builder
-	r, err := bench.Incast(t.Context(), bench.IncastConfig{Initiators: 3, Rate: rate, Rounds: 1, Duration: 2 * time.Second, Warmup: 100 * time.Millisecond, Stdout: &b, Out: t.TempDir()})
-	if err != nil && !errors.Is(err, bench.ErrMissed) && !errors.Is(err, bench.ErrDisturbed) {
-		t.Fatal(err)
-	}
-	if len(r.Cases) != 4 || len(r.Points) < len(r.Cases) {
-		t.Fatalf("%+v", r)
-	}
-	for i := range r.Points {
-		p := &r.Points[i]
-		// What was under way when it began may count too, a MiB each, and what the NIC sends at once.
-		most := rate/8/1e9 + 3.5e-3/p.Seconds
-		// Who sends to many behind a switch sees no losses but its own: there is no limit for the share of one.
-		starved := p.GBps <= 0 || p.MinMax == 0 && p.Notice.Why == "" && p.Case != "read-switch"
-		if len(p.Bytes) != 3 || starved || p.GBps > most || p.Probes == 0 || p.P50MS <= 0 || p.P99MS < p.P50MS {
-			t.Errorf("%+v, %+v", p, p.Sample)
-		}
-	}
-	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
-	for _, c := range r.Cases {
-		if !strings.Contains(b.String(), c+" ") {
-			t.Errorf("no %s in\n%s", c, b.String())
 		}
 	}
 }

@@ -123,8 +123,8 @@ const (
 	portBurst    = 16 << 10
 	maxAddresses = 250 // of a network of 256
 
-	LeastSwitchQueue = portBurst
-	MostSwitchQueue  = 64 << 20 // of a switch with deep buffers, for one port
+	leastSwitchQueue = portBurst
+	mostSwitchQueue  = 64 << 20 // of a switch with deep buffers, for one port
 )
 
 func (c Config) withDefaults() Config {
@@ -168,7 +168,7 @@ func (c Config) Validate() error {
 	}
 	config.Between(&bad, "Latency", c.Latency, time.Millisecond, 10*time.Second)
 	if c.SwitchQueue != 0 {
-		config.Between(&bad, "SwitchQueue", c.SwitchQueue, LeastSwitchQueue, MostSwitchQueue)
+		config.Between(&bad, "SwitchQueue", c.SwitchQueue, leastSwitchQueue, mostSwitchQueue)
 		if len(c.Conditions) > 0 || slices.ContainsFunc(c.Faults, func(f lab.Fault) bool { return slices.Contains(lab.Conditions, f.Action) }) {
 			bad.Add("SwitchQueue", c.SwitchQueue, "it is where links are made long or bad, and here they are to be: leave one out")
 		}
