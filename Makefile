@@ -19,10 +19,10 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce mismatches clients vet format lint unit unit-tools build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak flips flips-roce bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
+.PHONY: help test test-roce mismatches clients vet format lint unit unit-tools build lib nixl wheel generate check-generate bench-transfer bench-serving bench-contention bench-accuracy bench-simulate soak flips flips-roce bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz mutants byzantine
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # Garbage is collected after 400 % growth in place of 100: compiling, checking and the race detector's tests take a sixth
 # less of the CPU, for a few hundred MB.
@@ -154,6 +154,9 @@ bench-transfer: ## the TCP rail beside bare sockets, same settings, same run (CO
 
 bench-serving: ## CPU a token, inter-token latency and memory of proxy and node; fails above the limits
 	$(GO) test -run '^$$' -bench Serving -benchtime 1x ./cluster
+
+bench-contention: ## 1 to 8 transfers of 470 MB into one node, in both clocks and by the rules of other simulators (4.2 GB of memory)
+	$(GO) test -run '^$$' -bench Contention -benchtime 1x ./bench
 
 bench-accuracy: ## what no test may ask of a busy machine: late timers, links of the NIC lab, the account of a request's time (COUNT=3, root)
 	$(GO) test -run '^$$' -bench Lateness -count $(COUNT) ./clock

@@ -13,11 +13,9 @@
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
 //	bench/nics                           the experiments on several NICs, held to limits
-//	bench/validation                     every profile beside every published table: errors, limits
-//	bench/contention                     n transfers into one node: both clocks, and other simulators
 //	bench/check                          is each rail to another machine fit to serve, and what to do
 //	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
-//	bench                                the published table: measured, computed, reported
+//	bench                                the published table: measured, computed, reported; tests of how close every profile is
 //	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check
 //	bench/serve                          any load against any server, or the model of one; the highest rate, the steady part

@@ -46,7 +46,6 @@ type Style int
 const (
 	Line   Style = iota
 	Points       // a line with its points
-	Dots         // no line
 )
 
 // A Curve is a series of points in a Chart, by ascending X. The i-th curve looks the same in every Chart, whether
@@ -78,7 +77,6 @@ type Chart struct {
 	Marks  []float64 // vertical lines,
 	Mark   string    // their name in the legend
 	Best   *plotter.XY
-	Bands  []float64 // shaded from -v to v, the widest first
 }
 
 func (c Chart) name() string { return c.Title }
@@ -145,17 +143,6 @@ func (c Chart) draw() (*drawing, error) {
 	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = from.X, to.X, from.Y, to.Y
 	c.X.set(&d.X)
 	c.Y.set(&d.Y)
-	var shades []plot.Thumbnailer
-	for _, b := range c.Bands {
-		band, err := plotter.NewPolygon(plotter.XYs{{X: d.X.Min, Y: -b}, {X: d.X.Max, Y: -b}, {X: d.X.Max, Y: b}, {X: d.X.Min, Y: b}})
-		if err != nil {
-			return nil, err
-		}
-		band.Color, band.LineStyle.Width = color.NRGBA{0x99, 0x99, 0x99, 0x38}, 0
-		d.Add(band)
-		shades = append(shades, band) // each lies on those before
-		d.key(fmt.Sprintf("±%g %%", b), shades...)
-	}
 	for i, curve := range c.Curves {
 		if curve.XYs = c.shown(curve.XYs); len(curve.XYs) == 0 {
 			continue

@@ -99,11 +99,8 @@ func (d *drawing) curve(i int, c Curve, style Style) error {
 		line.StepStyle = plotter.PostStep
 	}
 	marks.GlyphStyle = draw.GlyphStyle{Color: shade, Shape: shapes[i%len(shapes)], Radius: vg.Points(2.5 + 0.7*float64(i%len(shapes)))}
-	var thumbs []plot.Thumbnailer
-	if style != Dots {
-		d.Add(line)
-		thumbs = append(thumbs, line)
-	}
+	d.Add(line)
+	thumbs := []plot.Thumbnailer{line}
 	if style != Line {
 		d.Add(marks)
 		thumbs = append(thumbs, marks)

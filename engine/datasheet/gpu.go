@@ -65,7 +65,7 @@ type data struct {
 }
 
 // An evidence is how far profiles of a GPU are from published runs on it, which nothing was fitted
-// to: shares, the worst with its sign. Package bench/validation computes them.
+// to: shares, the worst with its sign. TestDatasheets of package bench computes them.
 type evidence struct {
 	GPU    string  `json:"gpu"`
 	What   string  `json:"what"`

@@ -109,7 +109,7 @@ func reproduceCommand(terminal bool) *cobra.Command {
 		Short: "Published figures beside ours: Mooncake's table, SGLang's runs",
 		Args:  NoArgs,
 	}
-	cmd.AddCommand(mooncakeCommand(terminal), sglangCommand(terminal), validateCommand(terminal))
+	cmd.AddCommand(mooncakeCommand(terminal), sglangCommand(terminal))
 	return cmd
 }
 

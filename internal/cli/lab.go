@@ -23,7 +23,7 @@ func labCommand(terminal bool) *cobra.Command {
 	}
 	cmd.AddCommand(
 		ownStatus(netCommand()), ownStatus(rdmaCommand()), ownStatus(setupCommand()), ownStatus(vllmCommand()),
-		labNICsCommand(), enginesCommand(terminal), matrixCommand(terminal), contentionCommand(),
+		labNICsCommand(), enginesCommand(terminal), matrixCommand(terminal),
 	)
 	return cmd
 }

@@ -7,11 +7,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/contention"
 	"kvferry/bench/engines"
 	"kvferry/bench/serve"
 	"kvferry/bench/sglang"
-	"kvferry/bench/validation"
 	"kvferry/cluster"
 
 	"kvferry/internal/config"
@@ -59,22 +57,4 @@ func sglangCommand(terminal bool) *cobra.Command {
 	}}.command()
 	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
 	return cmd
-}
-
-func validateCommand(terminal bool) *cobra.Command {
-	cfg := validation.Config{Command: os.Args}
-	cmd := tool{"validate", validation.Short, validation.Long, validation.Example, cfg.AddFlags, validation.FlagNames, func(cmd *cobra.Command) error {
-		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = resultsFolder(cfg.Out), cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
-		_, err := validation.Run(cmd.Context(), cfg)
-		return err
-	}}.command()
-	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
-	return cmd
-}
-
-func contentionCommand() *cobra.Command {
-	var cfg contention.Config
-	return tool{"contention", contention.Short, contention.Long, "", cfg.AddFlags, contention.FlagNames, func(cmd *cobra.Command) error {
-		return contention.Run(cmd.Context(), cfg, cmd.OutOrStdout())
-	}}.command()
 }

@@ -1,4 +1,4 @@
-package validation
+package bench_test
 
 import (
 	"context"
@@ -59,7 +59,7 @@ var fitted = map[string]Limit{
 func mooncake(settings, profile string, limit Limit) check {
 	table := "Mooncake A10, " + strings.ReplaceAll(settings, ",", ", ")
 	return check{
-		source: table, table: table, profile: profile, sample: InSample, limit: limit,
+		table: table, profile: profile, sample: InSample, limit: limit,
 		figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
 			chosen, err := bench.ParseSettings(settings)
 			if err != nil {
@@ -73,7 +73,7 @@ func mooncake(settings, profile string, limit Limit) check {
 // run is the figures that a published run of SGLang is judged by.
 func run(p sglang.Published, profile string, sample Sample, limit Limit) check {
 	return check{
-		source: p.Workload, table: p.Name(), profile: profile, sample: sample, limit: limit,
+		table: p.Name(), profile: profile, sample: sample, limit: limit,
 		figures: func(ctx context.Context, server *engine.Profile) ([]calibrate.Figure, error) {
 			return judged(ctx, &p, server)
 		},
@@ -99,7 +99,7 @@ func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([
 // deepSeek is a workload of several runs.
 const deepSeek = "deepseek-v3"
 
-// Profiles of Server in package datasheet, made of what is in front of the last dash and a GPU.
+// Profiles of datasheet.Server, made of the model in front of the last dash and a GPU.
 const (
 	a10Datasheet      = "qwen2.5-7b-gptq-int4-a10"
 	deepSeekDatasheet = "deepseek-v3-"
@@ -127,28 +127,13 @@ func datasheets() []check {
 	}
 	all := []check{means}
 	for _, x := range inferenceX {
-		all = append(all, check{
-			source: x.thread, table: x.table(), profile: deepSeekDatasheet + x.gpu, sample: Datasheet, limit: x.limit,
-			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
-				return named(ctx, p, x.runs())
-			},
-		})
+		all = append(all, named(x.table(), deepSeekDatasheet+x.gpu, Datasheet, x.limit, x.runs()))
 	}
 	for _, gpu := range deepSeekGPUs {
-		all = append(all, check{
-			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
-			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
-				return named(ctx, p, deepSeekOf("median_itl_ms"))
-			},
-		})
+		all = append(all, named(deepSeek+", four runs, median ITL", deepSeekDatasheet+gpu.name, Datasheet, gpu.limit, deepSeekOf("median_itl_ms")))
 	}
 	for _, gpu := range deepSeekGPUs {
-		all = append(all, check{
-			source: deepSeek, table: deepSeek + ", four runs, mean TTFT (beyond a datasheet)", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.ttft,
-			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
-				return named(ctx, p, deepSeekOf("mean_ttft_ms"))
-			},
-		})
+		all = append(all, named(deepSeek+", four runs, mean TTFT (beyond a datasheet)", deepSeekDatasheet+gpu.name, Datasheet, gpu.ttft, deepSeekOf("mean_ttft_ms")))
 	}
 	return all
 }
@@ -164,34 +149,26 @@ func anchored() []check {
 	last := inferenceX[len(inferenceX)-1]
 	last.what, last.points = "six runs", last.points[1:]
 	return []check{
-		{
-			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: of6111, sample: Anchored, limit: Limit{Median: 0.10, P90: 0.16},
-			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
-				return named(ctx, p, deepSeekOf("median_itl_ms"))
-			},
-		},
-		{
-			source: last.thread, table: last.table(), profile: of3363, sample: Anchored, limit: Limit{Median: 0.08, P90: 0.23},
-			figures: func(ctx context.Context, p *engine.Profile) ([]calibrate.Figure, error) {
-				return named(ctx, p, last.runs())
-			},
-		},
+		named(deepSeek+", four runs, median ITL", of6111, Anchored, Limit{Median: 0.10, P90: 0.16}, deepSeekOf("median_itl_ms")),
+		named(last.table(), of3363, Anchored, Limit{Median: 0.08, P90: 0.23}, last.runs()),
 	}
 }
 
-// named computes all published figures of some runs.
-func named(ctx context.Context, server *engine.Profile, runs []sglang.Published) ([]calibrate.Figure, error) {
-	var figures []calibrate.Figure
-	for _, p := range runs {
-		row, err := sglang.Compute(ctx, &p, server)
-		if err != nil {
-			return nil, err
+// named is all published figures of some runs.
+func named(table, profile string, sample Sample, limit Limit, runs []sglang.Published) check {
+	return check{table: table, profile: profile, sample: sample, limit: limit, figures: func(ctx context.Context, server *engine.Profile) ([]calibrate.Figure, error) {
+		var figures []calibrate.Figure
+		for _, p := range runs {
+			row, err := sglang.Compute(ctx, &p, server)
+			if err != nil {
+				return nil, err
+			}
+			for _, key := range sglang.Judged(p.Figures) {
+				figures = append(figures, calibrate.Figure{Name: p.Setting + " " + key, Got: row.Metrics[key], Want: p.Figures[key]})
+			}
 		}
-		for _, key := range sglang.Judged(p.Figures) {
-			figures = append(figures, calibrate.Figure{Name: p.Setting + " " + key, Got: row.Metrics[key], Want: p.Figures[key]})
-		}
-	}
-	return figures, nil
+		return figures, nil
+	}}
 }
 
 // runsOf are the published ones of a workload.

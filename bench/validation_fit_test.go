@@ -1,11 +1,13 @@
-package validation
+package bench_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"kvferry/bench/calibrate"
 	"kvferry/bench/document"
@@ -119,22 +121,46 @@ func (s *search) run(ctx context.Context, evaluations int) (*calibrate.SearchRes
 // evaluations of a search: a minute on a core.
 const evaluations = 500
 
-// fitAll makes every fit again, and writes the profiles into a folder.
-func fitAll(ctx context.Context, dir string, evaluations int, to io.Writer) error {
+// fitsTo has TestFits make the fits in full.
+var fitsTo = flag.String("fits", "", "folder for the profiles that TestFits makes again (5 minutes)")
+
+// TestFits: a search begins where nothing was fitted, comes closer, and what it makes are profiles;
+// those in the folder are of the runs that they are named by. With -fits it makes all of them again.
+func TestFits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
+	t.Parallel()
+	dir, most := t.TempDir(), 3
+	if *fitsTo != "" {
+		dir, most = *fitsTo, evaluations
+	}
 	for _, s := range searches() {
-		r, err := s.run(ctx, evaluations)
+		r, err := s.run(t.Context(), most)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.file, err)
+			t.Fatalf("%s: %v", s.file, err)
 		}
-		p := r.Profile
-		p.Disagg.DecodeStepMS = p.Costs.DecodeStepMS
+		r.Profile.Disagg.DecodeStepMS = r.Profile.Costs.DecodeStepMS
 		file := s.file + ".json"
-		if err := document.WriteFiles(dir, document.File{Name: file, Write: func(w io.Writer) error { return document.WriteJSON(w, p) }}); err != nil {
-			return err
+		if err := document.WriteFiles(dir, document.File{Name: file, Write: func(w io.Writer) error { return document.WriteJSON(w, r.Profile) }}); err != nil {
+			t.Fatal(err)
 		}
-		if _, err := fmt.Fprintf(to, "%s: %v\n", filepath.Join(dir, file), calibrate.ErrorsOf(r.Figures)); err != nil {
-			return err
+		t.Logf("%s: %v", filepath.Join(dir, file), calibrate.ErrorsOf(r.Figures))
+	}
+	if n := len(searches()); n != len(crossFits())+1 {
+		t.Errorf("%d fits", n)
+	}
+	for _, c := range crossFits() {
+		p, err := engine.LoadProfile(filepath.Join(dir, c.profile()+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := loadProfile(c.profile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept.Name != p.Name || kept.Engine.Scheduler != p.Engine.Scheduler || kept.Costs.Experts != p.Costs.Experts || kept.Costs.TensorParallel != p.Costs.TensorParallel {
+			t.Errorf("%s: %+v in the folder, %+v of a search", c.profile(), kept, p)
 		}
 	}
-	return nil
 }
