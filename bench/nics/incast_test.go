@@ -152,16 +152,16 @@ func (r *incastRun) measure(ctx context.Context, l *lab.Lab, c *incastCase) (*in
 }
 
 // table has a line for each case and figure. It returns the rows too.
-func (r *incastRun) table() (document.Table, []WANRow) {
+func (r *incastRun) table() (document.Table, []Figure) {
 	t := document.Table{
 		Title: fmt.Sprintf("%d initiators and one target, whose NIC carries %g Mbit/s; behind a switch its port's queue holds %s; 4 KiB now and then is the probe;\nmedians of %d", r.initiators, float64(r.rate)/1e6, config.FormatSize(switchQueue), r.rounds),
 		Left:  3, Head: []string{"case", "they meet", "figure", kvferry, "low..high", "must be", "CPUs idle %", ""},
 	}
-	var rows []WANRow
+	var rows []Figure
 	for i := range incastCases {
 		c := &incastCases[i]
 		for _, f := range incastFigures {
-			row := WANRow{Case: c.name, What: strings.TrimSpace(f.name + " " + f.unit), Unit: f.unit}
+			row := Figure{Case: c.name, What: strings.TrimSpace(f.name + " " + f.unit), Unit: f.unit}
 			var u undisturbed
 			for k := range r.points {
 				if p := &r.points[k]; p.of == c {
@@ -175,11 +175,8 @@ func (r *incastRun) table() (document.Table, []WANRow) {
 			if f.most != nil {
 				row.Most = f.most(c)
 			}
-			switch {
-			case row.Least > 0:
-				must = fmt.Sprintf("at least %g", row.Least)
-			case row.Most > 0:
-				must = fmt.Sprintf("at most %g", row.Most)
+			if row.Least+row.Most > 0 {
+				must = row.must()
 			}
 			u.fill(&row)
 			row.judge(must != "", row.Value >= row.Least && (row.Most == 0 || row.Value <= row.Most))
@@ -205,7 +202,7 @@ func measuredIncast() *incastRun {
 // TestIncastLimits: a good result is within its limits; one that starves, is slow or has the probe wait
 // is not, and one that the machine disturbed says nothing.
 func TestIncastLimits(t *testing.T) {
-	named := func(rows []WANRow, verdict string) (all []string) {
+	named := func(rows []Figure, verdict string) (all []string) {
 		for _, row := range rows {
 			if row.Verdict == verdict {
 				all = append(all, row.Case+" "+row.What)

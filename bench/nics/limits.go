@@ -1,19 +1,18 @@
 package nics
 
 import (
-	"fmt"
 	"math"
+	"slices"
 
 	"kvferry/transport"
 )
 
-// A Limit is a figure and what it must be.
-type Limit struct {
-	Name  string
-	Unit  string
-	Least float64 // 0: no least
-	Most  float64 // math.Inf(1): no most
-	of    func(*Result) (float64, bool)
+// A limit is a figure of a result, NaN if it was not measured, and what it must be: at least something,
+// or at most.
+type limit struct {
+	name, unit  string
+	least, most float64
+	of          func(*Result) float64
 }
 
 // rows that limits speak of
@@ -25,90 +24,72 @@ var (
 	mixed = sweeps[3].key(4, transport.Affinity)
 )
 
-// Limits are what several NICs must do here.
-var Limits = []Limit{
-	least("4 x 2 Gbit", "% of ideal", 98, efficiency(four)),
-	least("4/2/2/1 Gbit, affinity", "% of ideal", 97, efficiency(mixed)),
-	least("2 NICs over 1", "x", 1.96, ratio(two, one, rate)),
-	least("4 NICs over 1", "x", 3.9, ratio(four, one, rate)),
-	least("64 KiB blocks over 1 MiB, 4 NICs", "%", 95, percent(ratio(four6, four, rate))),
-	most("CPU a GB, 4 NICs over 1", "x", 1.15, ratio(four, one, cpu)),
-	most("cut: the rest at full rate", "ms", 200, recovered(cutStep)),
-	most("restored: carries its share", "ms", 2000, recovered(restoreStep)),
-	most("a tenth of the rate: share follows", "ms", 1000, recovered(slowStep)),
-	most("black hole: found", "ms", 500, detected(holeStep)),
-	most("lost, wrong or twice", "blocks", 0, func(r *Result) (float64, bool) { return float64(r.Wrong), len(r.Failovers) > 0 }),
-}
-
-func least(name, unit string, v float64, of func(*Result) (float64, bool)) Limit {
-	return Limit{Name: name, Unit: unit, Least: v, Most: math.Inf(1), of: of}
-}
-
-func most(name, unit string, v float64, of func(*Result) (float64, bool)) Limit {
-	return Limit{Name: name, Unit: unit, Most: v, of: of}
-}
-
-// A Verdict is a figure beside its limit.
-type Verdict struct {
-	Limit
-	Value  float64
-	Known  bool // it was measured
-	Missed bool
-}
-
-// Verdicts holds the result to the limits. A figure that was not measured has missed.
-func (r *Result) Verdicts() (all []Verdict) {
-	for _, l := range Limits {
-		v := Verdict{Limit: l}
-		v.Value, v.Known = l.of(r)
-		v.Missed = !v.Known || !(v.Value >= l.Least && v.Value <= l.Most)
-		all = append(all, v)
-	}
-	return all
-}
-
-// want is the limit in words.
-func (l *Limit) want() string {
-	if math.IsInf(l.Most, 1) {
-		return fmt.Sprintf("at least %g %s", l.Least, l.Unit)
-	}
-	return fmt.Sprintf("at most %g %s", l.Most, l.Unit)
-}
-
-func rate(r *Row) float64 { return r.GBps }
-func cpu(r *Row) float64  { return r.CPUPerGB }
-
-func efficiency(k Key) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) {
-		row := r.row(k)
-		if row == nil {
-			return 0, false
+// limits are what several NICs must do here.
+var limits = []limit{
+	{"4 x 2 Gbit", ofIdeal, 98, 0, row(four, efficiency)},
+	{"4/2/2/1 Gbit, affinity", ofIdeal, 97, 0, row(mixed, efficiency)},
+	{"2 NICs over 1", "x", 1.96, 0, ratio(two, one, rate)},
+	{"4 NICs over 1", "x", 3.9, 0, ratio(four, one, rate)},
+	{"64 KiB blocks over 1 MiB, 4 NICs", "%", 95, 0, func(r *Result) float64 { return 100 * ratio(four6, four, rate)(r) }},
+	{"CPU a GB, 4 NICs over 1", "x", 0, 1.15, ratio(four, one, cpu)},
+	{"cut: the rest at full rate", inMS, 0, 200, step(cutStep, back)},
+	{"restored: carries its share", inMS, 0, 2000, step(restoreStep, back)},
+	{"a tenth of the rate: share follows", inMS, 0, 1000, step(slowStep, back)},
+	{"black hole: found", inMS, 0, 500, step(holeStep, found)},
+	{"lost, wrong or twice", "blocks", 0, 0, func(r *Result) float64 {
+		if len(r.Failovers) == 0 {
+			return math.NaN()
 		}
-		return row.Percent, true
-	}
+		return float64(r.Wrong)
+	}},
 }
 
-func ratio(a, b Key, of func(*Row) float64) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) {
-		x, y := r.row(a), r.row(b)
-		if x == nil || y == nil || of(y) == 0 {
-			return 0, false
+// judge holds the result to the limits.
+func (r *Result) judge() {
+	r.Limits = nil
+	for _, l := range limits {
+		f := Figure{Case: l.name, Unit: l.unit, Least: l.least, Most: l.most}
+		if v := l.of(r); !math.IsNaN(v) {
+			f.Value, f.Kept, f.Taken = v, 1, 1
 		}
-		return of(x) / of(y), true
+		f.judge(true, f.Value >= l.least && (l.least > 0 || f.Value <= l.most))
+		r.Limits = append(r.Limits, f)
 	}
 }
 
-func percent(f func(*Result) (float64, bool)) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) {
-		v, ok := f(r)
-		return 100 * v, ok
+func efficiency(r *Row) float64 { return r.Percent }
+func rate(r *Row) float64       { return r.GBps }
+func cpu(r *Row) float64        { return r.CPUPerGB }
+func found(s *Step) float64     { return s.DetectMS }
+func back(s *Step) float64      { return s.RecoverMS }
+
+// row is a value of a row.
+func row(k Key, of func(*Row) float64) func(*Result) float64 {
+	return func(r *Result) float64 {
+		if i := slices.IndexFunc(r.Rows, func(row Row) bool { return row.Key == k }); i >= 0 {
+			return of(&r.Rows[i])
+		}
+		return math.NaN()
 	}
 }
 
-func recovered(step int) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) { return r.step(step, func(s *Step) float64 { return s.RecoverMS }) }
+// ratio is a value of one row over that of another, unless that is 0.
+func ratio(a, b Key, of func(*Row) float64) func(*Result) float64 {
+	return func(r *Result) float64 {
+		below := row(b, of)(r)
+		if below == 0 {
+			return math.NaN()
+		}
+		return row(a, of)(r) / below
+	}
 }
 
-func detected(step int) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) { return r.step(step, func(s *Step) float64 { return s.DetectMS }) }
+// step is a value of a step of the schedule.
+func step(i int, of func(*Step) float64) func(*Result) float64 {
+	return func(r *Result) float64 {
+		if i >= len(r.Steps) {
+			return math.NaN()
+		}
+		return of(&r.Steps[i])
+	}
 }

@@ -6,21 +6,13 @@ import (
 	"strings"
 
 	"kvferry/bench/document"
-	"kvferry/bench/observe"
 )
-
-// labHead returns the head of a report: where an experiment was run, and how long it took.
-func labHead(m observe.Machine, seconds float64) []string {
-	return []string{fmt.Sprintf("NIC lab on %s, %.0f s", m.String(), seconds)}
-}
 
 // document returns the report. Its last line is the efficiency of each experiment.
 func (r *Result) document() *document.Document {
-	d := &document.Document{
-		Title: "kvferry lab nics", Made: document.When("Measured", r.Started), Head: labHead(r.Machine, r.Seconds), Verdict: r.last(), Data: r, DataName: "nics.json",
-		Sections: []document.Section{{Tables: []document.Table{r.transfers(), r.faults(), r.verdicts()}}},
-	}
-	d.Notes.Add(document.Fault, r.Notes...)
+	r.settle()
+	d := r.report("kvferry lab nics", "nics.json", r, r.transfers(), r.faults(), r.verdicts())
+	d.Verdict = r.last()
 	return d
 }
 
@@ -79,15 +71,8 @@ func figure(v float64, digits int) string {
 // verdicts is the table of limits.
 func (r *Result) verdicts() document.Table {
 	t := document.Table{Title: "limits", Left: 1, Head: []string{"figure", "measured", "must be", ""}}
-	for _, v := range r.Verdicts() {
-		measured, word := figure(v.Value, 2), "ok"
-		if !v.Known {
-			measured = ""
-		}
-		if v.Missed {
-			word = "MISSED"
-		}
-		t.Add(v.Name, measured, v.want(), word)
+	for _, f := range r.Limits {
+		t.Add(f.Case, f.measured(2)[0], f.must()+" "+f.Unit, f.Verdict)
 	}
 	return t
 }

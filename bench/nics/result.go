@@ -5,32 +5,36 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 )
 
 // A Result is all rounds, and the rows that are their medians.
 type Result struct {
-	Started   time.Time              `json:"started"`
-	Seconds   float64                `json:"seconds"`
-	Machine   observe.Machine        `json:"machine"`
-	Rounds    int                    `json:"rounds"`
+	outcome
 	Points    []Point                `json:"points"`
 	Failovers []*rail.FailoverResult `json:"-"` // failover.json of each round has them
 	Rows      []Row                  `json:"rows"`
 	Steps     []Step                 `json:"faults"`
 	Wrong     int64                  `json:"wrong_blocks"` // of all rounds
-	Notes     []string               `json:"notes,omitempty"`
+	Limits    []Figure               `json:"limits"`
 }
 
 // A Point is one experiment of one round.
 type Point struct {
 	Key
+	Rate
+}
+
+// A Rate is what a transfer came to.
+type Rate struct {
 	Ideal    float64   `json:"ideal_bytes_per_s"`
 	GBps     float64   `json:"gb_per_s"`
-	CPUPerGB float64   `json:"cpu_s_per_gb"`
-	Shares   []float64 `json:"shares"` // of each rail, 0 to 1
+	CPUPerGB float64   `json:"cpu_s_per_gb,omitempty"`
+	Shares   []float64 `json:"shares,omitempty"` // of each rail, 0 to 1
 }
+
+// percent returns the rate in percent of the ideal.
+func (r *Rate) percent() float64 { return 100 * r.GBps * 1e9 / r.Ideal }
 
 // A Row is an experiment: medians over the rounds.
 type Row struct {
@@ -59,9 +63,9 @@ type Step struct {
 // never stands for a time that did not come; JSON has no infinity.
 const never = math.MaxFloat64
 
-// point is what a transfer says of itself: by slices, between the beginning and the end of its interval.
-func point(k Key, ideal float64, p *rail.Point) Point {
-	out := Point{Key: k, Ideal: ideal, CPUPerGB: p.CPU.PerGB}
+// measuredRate is what a transfer says of itself: by slices, between the beginning and the end of its interval.
+func measuredRate(ideal float64, p *rail.Point) Rate {
+	out := Rate{Ideal: ideal, CPUPerGB: p.CPU.PerGB}
 	sum := int64(0)
 	for _, u := range p.Rails {
 		sum += u.Bytes
@@ -70,18 +74,14 @@ func point(k Key, ideal float64, p *rail.Point) Point {
 		out.GBps = float64(sum) / p.RailsS / 1e9
 	}
 	for _, u := range p.Rails {
-		share := 0.0
-		if sum > 0 {
-			share = float64(u.Bytes) / float64(sum)
-		}
-		out.Shares = append(out.Shares, share)
+		out.Shares = append(out.Shares, float64(u.Bytes)/float64(max(sum, 1)))
 	}
 	return out
 }
 
-// settle makes the rows and steps of what there is.
+// settle makes the rows, steps and limits of what there is.
 func (r *Result) settle() {
-	r.Rows, r.Steps, r.Wrong = nil, nil, 0
+	r.Rows, r.Wrong = nil, 0
 	byKey := map[Key][]Point{}
 	var keys []Key
 	for _, p := range r.Points {
@@ -100,26 +100,18 @@ func (r *Result) settle() {
 			r.Wrong++ // failed batches, or counts that do not agree
 		}
 	}
+	r.judge()
 }
 
 // newRow is the medians of the points of a key.
 func newRow(k Key, points []Point) Row {
-	of := func(f func(*Point) float64) (all []float64) {
-		for i := range points {
-			all = append(all, f(&points[i]))
-		}
-		return all
-	}
-	rates := of(func(p *Point) float64 { return p.GBps })
+	rates := each(points, func(p *Point) float64 { return p.GBps })
 	row := Row{
-		Key: k, GBps: median(rates), Low: slices.Min(rates), High: slices.Max(rates),
-		CPUPerGB: median(of(func(p *Point) float64 { return p.CPUPerGB })),
-	}
-	if ideal := points[0].Ideal; ideal > 0 {
-		row.Percent = 100 * row.GBps * 1e9 / ideal
+		Key: k, GBps: median(rates), Low: slices.Min(rates), High: slices.Max(rates), Percent: median(each(points, func(p *Point) float64 { return p.percent() })),
+		CPUPerGB: median(each(points, func(p *Point) float64 { return p.CPUPerGB })),
 	}
 	for i := range points[0].Shares {
-		row.Shares = append(row.Shares, median(of(func(p *Point) float64 { return p.Shares[i] })))
+		row.Shares = append(row.Shares, median(each(points, func(p *Point) float64 { return p.Shares[i] })))
 	}
 	return row
 }
@@ -137,13 +129,7 @@ func newSteps(schedule []happening, failovers []*rail.FailoverResult) (steps []S
 		if len(all) == 0 {
 			break
 		}
-		of := func(f func(*rail.Recovery) float64) float64 {
-			var values []float64
-			for k := range all {
-				values = append(values, f(&all[k]))
-			}
-			return median(values)
-		}
+		of := func(f func(*rail.Recovery) float64) float64 { return median(each(all, f)) }
 		ideal := Ideal(h.links)
 		steps = append(steps, Step{
 			What:     h.what,
@@ -155,6 +141,14 @@ func newSteps(schedule []happening, failovers []*rail.FailoverResult) (steps []S
 		})
 	}
 	return steps
+}
+
+// each returns a value of each of all.
+func each[T any](all []T, of func(*T) float64) (values []float64) {
+	for i := range all {
+		values = append(values, of(&all[i]))
+	}
+	return values
 }
 
 func milliseconds(d *time.Duration) float64 {
@@ -172,21 +166,4 @@ func median(values []float64) float64 {
 	}
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[(len(sorted)-1)/2]
-}
-
-func (r *Result) row(k Key) *Row {
-	for i := range r.Rows {
-		if r.Rows[i].Key == k {
-			return &r.Rows[i]
-		}
-	}
-	return nil
-}
-
-// step is a figure of a step of the schedule; ok is false if it was not measured.
-func (r *Result) step(i int, of func(*Step) float64) (float64, bool) {
-	if i >= len(r.Steps) {
-		return 0, false
-	}
-	return of(&r.Steps[i]), true
 }

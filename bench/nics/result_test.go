@@ -3,27 +3,28 @@ package nics
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"kvferry/bench/document/documenttest"
 	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/transport"
 )
 
-// update rewrites the golden file: go test ./bench/nics -update.
-var update = flag.Bool("update", false, "rewrite testdata/*.golden")
+// measuredOn is the beginning of a result of three rounds.
+func measuredOn(seconds float64) outcome {
+	return outcome{Rounds: 3, Seconds: seconds, Machine: observe.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"}}
+}
 
 // measured is a result of three rounds in which every rate is a share of its ideal.
 func measured(share func(s *sweep, count int, sel transport.Selection) float64) *Result {
-	r := &Result{
-		Rounds: 3, Seconds: 120, Machine: observe.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
-	}
+	r := &Result{outcome: measuredOn(120)}
 	ms := func(n int) *time.Duration { d := time.Duration(n) * time.Millisecond; return &d }
 	for round := range 3 {
 		for i := range sweeps {
@@ -36,7 +37,7 @@ func measured(share func(s *sweep, count int, sel transport.Selection) float64) 
 						n := int64(2 * ideal * (share(s, count, sel) + 0.001*float64(round-1)) / float64(min(count, len(s.specs()))))
 						p.Rails = append(p.Rails, rail.RailUse{Bytes: n})
 					}
-					r.Points = append(r.Points, point(s.key(count, sel), ideal, &p))
+					r.Points = append(r.Points, Point{s.key(count, sel), measuredRate(ideal, &p)})
 				}
 			}
 		}
@@ -53,10 +54,16 @@ func measured(share func(s *sweep, count int, sel transport.Selection) float64) 
 
 func good(*sweep, int, transport.Selection) float64 { return 0.995 }
 
+// rowOf is the row of a key.
+func (r *Result) rowOf(k Key) *Row {
+	return &r.Rows[slices.IndexFunc(r.Rows, func(row Row) bool { return row.Key == k })]
+}
+
 func missed(r *Result) (names []string) {
-	for _, v := range r.Verdicts() {
-		if v.Missed {
-			names = append(names, v.Name)
+	r.judge()
+	for _, f := range r.Limits {
+		if f.Verdict != isOK {
+			names = append(names, f.Case)
 		}
 	}
 	return names
@@ -68,8 +75,8 @@ func TestLimits(t *testing.T) {
 	if names := missed(measured(good)); len(names) > 0 {
 		t.Errorf("missed %q", names)
 	}
-	if n := len(missed(&Result{})); n != len(Limits) {
-		t.Errorf("nothing was measured, and %d of %d limits are missed", n, len(Limits))
+	if n := len(missed(&Result{})); n != len(limits) {
+		t.Errorf("nothing was measured, and %d of %d limits are missed", n, len(limits))
 	}
 	slow := measured(func(s *sweep, count int, _ transport.Selection) float64 {
 		if s.load == large && count == 4 {
@@ -81,8 +88,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("missed %s", got)
 	}
 	for name, change := range map[string]func(*Result){
-		"CPU a GB, 4 NICs over 1":            func(r *Result) { r.row(four).CPUPerGB *= 1.2 },
-		"64 KiB blocks over 1 MiB, 4 NICs":   func(r *Result) { r.row(four6).GBps *= 0.9 },
+		"CPU a GB, 4 NICs over 1":            func(r *Result) { r.rowOf(four).CPUPerGB *= 1.2 },
+		"64 KiB blocks over 1 MiB, 4 NICs":   func(r *Result) { r.rowOf(four6).GBps *= 0.9 },
 		"cut: the rest at full rate":         func(r *Result) { r.Steps[cutStep].RecoverMS = 201 },
 		"restored: carries its share":        func(r *Result) { r.Steps[restoreStep].RecoverMS = never },
 		"a tenth of the rate: share follows": func(r *Result) { r.Steps[slowStep].RecoverMS = math.NaN() },
@@ -91,7 +98,7 @@ func TestLimits(t *testing.T) {
 	} {
 		r := measured(good)
 		change(r)
-		if got := missed(r); len(got) != 1 || got[0] != name {
+		if got := missed(r); len(got) != 1 || got[0] != name || !errors.Is(judged(r.Limits), ErrMissed) {
 			t.Errorf("missed %q, want %q", got, name)
 		}
 	}
@@ -102,7 +109,7 @@ func TestSettle(t *testing.T) {
 	if len(r.Rows) != 11 || len(r.Steps) != len(schedule) || r.Wrong != 0 {
 		t.Fatalf("%d rows, %d steps", len(r.Rows), len(r.Steps))
 	}
-	row := r.row(four)
+	row := r.rowOf(four)
 	if math.Abs(row.Percent-99.5) > 0.01 || row.Low >= row.GBps || row.High <= row.GBps || len(row.Shares) != 4 || math.Abs(row.Shares[0]-0.25) > 1e-6 {
 		t.Errorf("%+v", row)
 	}
@@ -142,20 +149,6 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// golden holds text to a file of testdata.
-func golden(t *testing.T, name string, text []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, text, 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(text, want) {
-		t.Errorf("%s (-update rewrites it): %v\n%s", path, err, text)
-	}
-}
-
 func TestReportGolden(t *testing.T) {
 	r := measured(func(_ *sweep, _ int, sel transport.Selection) float64 {
 		if sel == transport.Static {
@@ -163,13 +156,15 @@ func TestReportGolden(t *testing.T) {
 		}
 		return 0.995
 	})
-	r.Steps[wholeStep].RecoverMS = never
+	for _, f := range r.Failovers {
+		f.Recoveries[wholeStep].Recover = nil
+	}
 	r.Notes = []string{"round 2: not sound: 1 batches failed"}
 	var b bytes.Buffer
 	if err := r.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.golden", b.Bytes())
+	documenttest.Golden(t, "report.golden", b.Bytes())
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "efficiency in %: 4 x 2 Gbit, 1m x 8: 1 affinity 99.5, 2 affinity") {
 		t.Errorf("the last line is %q", last)

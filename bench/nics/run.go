@@ -8,10 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	"kvferry/bench/document"
 	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	"kvferry/internal/config"
@@ -19,16 +20,13 @@ import (
 	lab "kvferry/lab/nics"
 )
 
-// ErrMissed: a figure is not what it must be.
-var ErrMissed = errors.New("missed")
-
-// Config describes a run of all experiments.
+// Config describes a run of experiments that are repeated in rounds.
 type Config struct {
-	// Rounds of each experiment, of which figures are medians. Default 3.
+	// Rounds of each experiment, of which figures are medians. Default 3, and 5 for WAN.
 	Rounds int
-	// Duration is how long a transfer is measured. Default 1.5 s.
+	// Duration is how long a rate is measured. Default 1.5 s, and 6 s for WAN.
 	Duration time.Duration
-	// Out is a folder for nics.json, and the failover reports of each round. Default
+	// Out is a folder for the result in JSON, the report and each round's failover reports. Default
 	// none.
 	Out      string
 	Stdout   io.Writer // the tables, default none
@@ -40,69 +38,61 @@ type Config struct {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	checkRounds(&bad, c.Rounds, c.Duration, 0)
+	c.check(&bad)
 	return bad.Err("bench/nics.Config")
 }
 
-// checkRounds checks how often and for how long something is measured; 0 is the default.
-func checkRounds(bad *config.Faults, rounds int, duration, warmup time.Duration) {
-	if rounds != 0 {
-		config.Between(bad, "Rounds", rounds, 1, 99)
+// check checks the fields of which 0 is the default.
+func (c *Config) check(bad *config.Faults) {
+	if c.Rounds != 0 {
+		config.Between(bad, "Rounds", c.Rounds, 1, 99)
 	}
-	bad.Refuse(duration != 0 && duration < 100*time.Millisecond, "Duration", duration, "use 100ms or more")
-	bad.Refuse(warmup < 0, "Warmup", warmup, "use 0s or more")
+	bad.Refuse(c.Duration != 0 && c.Duration < 100*time.Millisecond, "Duration", c.Duration, "use 100ms or more")
 }
 
-// surround gives a run what it needs besides its experiments, where the caller has not: writers
-// that drop everything, and this program's file.
-func surround(stdout, progress *io.Writer, exe *string) (err error) {
-	for _, w := range []*io.Writer{stdout, progress} {
-		config.Default(w, io.Discard)
+// begin sets the defaults and returns the beginning of a result.
+func (c *Config) begin(rounds int, duration time.Duration) (o outcome, err error) {
+	config.Default(&c.Rounds, rounds)
+	config.Default(&c.Duration, duration)
+	config.Default(&c.Stdout, io.Discard)
+	config.Default(&c.Progress, io.Discard)
+	if c.Exe == "" {
+		c.Exe, err = os.Executable()
 	}
-	if *exe == "" {
-		*exe, err = os.Executable()
-	}
-	return err
+	return outcome{Started: time.Now(), Machine: observe.Describe(), Rounds: c.Rounds}, err
 }
 
-// Run runs the experiments in turns, prints their tables and holds them to their
-// limits. When ctx is done it does so with what it has.
-func Run(ctx context.Context, cfg Config) (*Result, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	config.Default(&cfg.Rounds, 3)
-	config.Default(&cfg.Duration, 1500*time.Millisecond)
-	if err := surround(&cfg.Stdout, &cfg.Progress, &cfg.Exe); err != nil {
-		return nil, err
-	}
-	r := &Result{Started: time.Now(), Machine: observe.Describe(), Rounds: cfg.Rounds}
-	x := &run{cfg: &cfg, r: r}
-	err := x.rounds(ctx)
+// An outcome is the part of a result that all runs in rounds have.
+type outcome struct {
+	Started time.Time       `json:"started"`
+	Seconds float64         `json:"seconds"`
+	Machine observe.Machine `json:"machine"`
+	Rounds  int             `json:"rounds"`
+	Notes   []string        `json:"notes,omitempty"`
+}
+
+// end prints and keeps the report of a run whose rounds ended with err, and holds its figures to their
+// limits. When ctx is done it does so with what there is. It does nothing with an error before anything was measured.
+func (c *Config) end(ctx context.Context, err error, o *outcome, some bool, report func() *document.Document, judge func() error) error {
 	err = errors.Join(context.Cause(ctx), err)
-	r.Seconds = time.Since(r.Started).Seconds()
-	r.settle()
-	if err != nil && len(r.Points) == 0 {
-		return r, err // nothing to report
+	o.Seconds = time.Since(o.Started).Seconds()
+	if err != nil && !some {
+		return err
 	}
-	err = errors.Join(err, r.document().Keep(cfg.Stdout, cfg.Out))
-	if err == nil {
-		missed := 0
-		for _, v := range r.Verdicts() {
-			if v.Missed {
-				missed++
-			}
-		}
-		if missed > 0 {
-			err = fmt.Errorf("%w: %d of %d figures", ErrMissed, missed, len(Limits))
-		}
+	if err = errors.Join(err, report().Keep(c.Stdout, c.Out)); err != nil {
+		return err
 	}
-	return r, err
+	return judge()
 }
 
-type run struct {
-	cfg *Config
-	r   *Result
+// report returns a document of an outcome without its tables.
+func (o *outcome) report(command, file string, data any, tables ...document.Table) *document.Document {
+	d := &document.Document{
+		Title: command, Made: document.When("Measured", o.Started), Head: []string{fmt.Sprintf("NIC lab on %s, %.0f s", o.Machine.String(), o.Seconds)},
+		Data: data, DataName: file, Sections: []document.Section{{Tables: tables}},
+	}
+	d.Notes.Add(document.Fault, o.Notes...)
+	return d
 }
 
 // Ports of the targets' control connections on host 1's management link.
@@ -115,60 +105,6 @@ const (
 // soon filled.
 const segment = "256m"
 
-func (x *run) rounds(ctx context.Context) error {
-	for round := 1; round <= x.cfg.Rounds; round++ {
-		for i := 0; i < len(sweeps); {
-			n := 1
-			for i+n < len(sweeps) && linksName(sweeps[i+n].links) == linksName(sweeps[i].links) {
-				n++
-			}
-			if err := x.onLinks(ctx, round, sweeps[i:i+n]); err != nil {
-				return err
-			}
-			i += n
-		}
-	}
-	return nil
-}
-
-// onLinks runs sweeps on the same links, and the failover on even ones, in one lab.
-func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error) {
-	dir, err := os.MkdirTemp("", "kvferry-nics")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	links := group[0].links
-	l, err := lab.Start(ctx, lab.Config{Rates: links, MPTCP: true, Timeout: time.Hour, Out: dir})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	for _, target := range []struct {
-		port  string
-		specs []string
-	}{{port, (&sweep{links: links}).specs()}, {multipathPort, (&sweep{mptcp: true}).specs()}} {
-		args := []string{x.cfg.Exe, "rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + target.port, "--segment", segment}
-		p, err := start(ctx, l, 1, proc.Cmd{Args: append(args, railFlags(target.specs)...), Announce: serving})
-		if err != nil {
-			return err
-		}
-		defer p.Stop()
-	}
-	for i := range group {
-		if err := x.transfer(ctx, l, round, &group[i]); err != nil {
-			return err
-		}
-	}
-	if linksName(links) == linksName(Even) {
-		return x.failover(ctx, l, round, filepath.Join(dir, "host2", "faults.jsonl"))
-	}
-	return nil
-}
-
-// serving begins the line of a target that listens.
-const serving = "serving clients at"
-
 func railFlags(specs []string) (flags []string) {
 	for _, s := range specs {
 		flags = append(flags, "--rail", s)
@@ -176,80 +112,128 @@ func railFlags(specs []string) (flags []string) {
 	return flags
 }
 
-// transfer runs a sweep.
-func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) error {
-	list := func(n int, text func(i int) string) string {
-		var all []string
-		for i := range n {
-			all = append(all, text(i))
-		}
-		return strings.Join(all, ",")
+// serve starts kvferry rail bench --server on host 1.
+func (c *Config) serve(ctx context.Context, l *lab.Lab, port string, specs []string) (*proc.Proc, error) {
+	args := []string{c.Exe, "rail", "bench", "--server", "--listen", lab.ManagementAddress(1) + ":" + port, "--segment", segment}
+	return start(ctx, l, 1, proc.Cmd{Args: append(args, railFlags(specs)...), Announce: "serving clients at"})
+}
+
+// folder returns the folder of a program's results, below Out or, without that, one that remove removes.
+func (c *Config) folder(name string) (dir string, remove func(), err error) {
+	if c.Out != "" {
+		return filepath.Join(c.Out, name), func() {}, nil
 	}
-	out, err := os.MkdirTemp("", "kvferry-transfer")
+	dir, err = os.MkdirTemp("", "kvferry-nics")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}
+
+// bench runs kvferry rail bench on host 2 and returns its n points. name is the folder of its results.
+func (c *Config) bench(ctx context.Context, l *lab.Lab, port, name string, n int, specs []string, args ...string) ([]rail.Point, error) {
+	out, remove, err := c.folder(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer os.RemoveAll(out)
-	counts := s.counts
-	at := lab.ManagementAddress(1) + ":" + port
-	if s.mptcp {
-		counts, at = []int{1}, lab.ManagementAddress(1)+":"+multipathPort
-	}
-	args := append([]string{
-		x.cfg.Exe, "rail", "bench", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
-		"--rails", list(len(counts), func(i int) string { return strconv.Itoa(counts[i]) }),
-		"--select", list(len(s.selects), func(i int) string { return string(s.selects[i]) }),
-		"--block", config.FormatSize(s.load.Block), "--batch", strconv.Itoa(s.load.Batch), "--depth", strconv.Itoa(s.load.Depth),
-		"--duration", x.cfg.Duration.String(), "--warmup", "400ms",
-	}, railFlags(s.specs())...)
+	defer remove()
+	args = append([]string{
+		c.Exe, "rail", "bench", lab.ManagementAddress(1) + ":" + port, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
+	}, append(args, railFlags(specs)...)...)
 	text, err := output(ctx, l, 2, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var got rail.Result
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
-		return fmt.Errorf("kvferry rail bench printed no result: %w", err)
+		return nil, fmt.Errorf("kvferry rail bench printed no result: %w", err)
 	}
-	k := 0
-	for _, count := range s.counts {
-		for _, sel := range s.selects {
-			if k == len(got.Points) {
-				return fmt.Errorf("kvferry rail bench printed %d points, and there are more", k)
-			}
-			x.add(round, point(s.key(count, sel), s.ideal(count, sel), &got.Points[k]))
-			k++
+	if len(got.Points) != n {
+		return nil, fmt.Errorf("kvferry rail bench printed %d points, not %d", len(got.Points), n)
+	}
+	return got.Points, nil
+}
+
+// failover runs kvferry rail failover on host 2, towards the server on host 1, while the schedule happens to
+// the links. name is the folder of its report. failed is how it ended: batches that failed are an
+// error there, and its figures are right all the same.
+func (c *Config) failover(ctx context.Context, l *lab.Lab, name string, specs []string, schedule []happening, end time.Duration) (got *rail.FailoverResult, failed, err error) {
+	out, remove, err := c.folder(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer remove()
+	journal, err := os.CreateTemp("", "kvferry-faults")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.Remove(journal.Name())
+	defer journal.Close()
+	args := append([]string{
+		c.Exe, "rail", "failover", lab.ManagementAddress(1) + ":" + port, "--faults", journal.Name(), "--segment", segment, "--duration", end.String(), "--out", out,
+	}, railFlags(specs)...)
+	p, err := start(ctx, l, 2, proc.Cmd{Args: args, Announce: rail.Loading})
+	if err != nil {
+		return nil, nil, err
+	}
+	began := time.Now()
+	for _, h := range schedule {
+		if !rail.Sleep(ctx, p.Done(), time.Until(began.Add(h.at))) {
+			break
+		}
+		if err := h.inflict(l, journal); err != nil {
+			_ = p.Stop()
+			return nil, nil, err
 		}
 	}
-	return nil
-}
-
-func (x *run) add(round int, p Point) {
-	x.r.Points = append(x.r.Points, p)
-	x.keep()
-	fmt.Fprintf(x.cfg.Progress, "round %d/%d %s: %.3f GB/s, %.1f %% of ideal\n", round, x.cfg.Rounds, p.Key, p.GBps, 100*p.GBps*1e9/p.Ideal)
-}
-
-// keep writes what there is so far; an error is one at the end too.
-func (x *run) keep() {
-	x.r.settle()
-	_ = x.r.document().Write(x.cfg.Out)
-}
-
-// failover loads all links while the schedule happens to them.
-func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string) error {
-	f := failover{exe: x.cfg.Exe, specs: (&sweep{links: Even}).specs(), faults: faults, schedule: schedule, end: scheduleEnd}
-	if x.cfg.Out != "" {
-		f.out = filepath.Join(x.cfg.Out, fmt.Sprintf("failover%d", round))
+	if failed = p.Wait(); failed != nil {
+		failed = fmt.Errorf("kvferry rail failover on host 2: %w", p.WithLog(failed))
 	}
-	got, ended, err := f.run(ctx, l)
+	text, err := os.ReadFile(filepath.Join(out, "failover.json"))
 	if err != nil {
-		return err
+		return nil, nil, errors.Join(failed, err)
 	}
-	x.r.Failovers = append(x.r.Failovers, got)
-	x.keep()
-	if ended != nil {
-		x.r.Notes = append(x.r.Notes, fmt.Sprintf("round %d: %v", round, ended))
+	got = &rail.FailoverResult{}
+	if err := json.Unmarshal(text, got); err != nil {
+		return nil, nil, fmt.Errorf("kvferry rail failover: %w", errors.Join(failed, err))
 	}
-	fmt.Fprintf(x.cfg.Progress, "round %d/%d failover: %d faults, %d blocks checked, %d bad\n", round, x.cfg.Rounds, len(got.Recoveries), got.Checked, got.Bad)
-	return ctx.Err()
+	return got, failed, nil
+}
+
+// startTimeout bounds how long a program may take until it announces itself.
+const startTimeout = time.Minute
+
+// start starts kvferry, or a program that is measured beside it, on a host of the lab. The
+// program is asked to end when ctx ends, too.
+func start(ctx context.Context, l *lab.Lab, host int, c proc.Cmd) (*proc.Proc, error) {
+	within, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it is not ready within %v", startTimeout))
+	defer cancel()
+	p, err := proc.Start(within, on(l, host, c))
+	if err != nil {
+		return nil, fmt.Errorf("%s on host %d: %w", name(c.Args), host, err)
+	}
+	context.AfterFunc(ctx, func() { _ = p.Stop() })
+	return p, nil
+}
+
+// output runs a program on a host to its end, and returns its standard output.
+func output(ctx context.Context, l *lab.Lab, host int, args ...string) (string, error) {
+	var out strings.Builder
+	err := proc.Run(ctx, on(l, host, proc.Cmd{Args: args, Out: &out}))
+	if err != nil {
+		err = fmt.Errorf("%s on host %d: %w", name(args), host, err)
+	}
+	return out.String(), err
+}
+
+// on adds to a command where it runs and how it is ended.
+func on(l *lab.Lab, host int, c proc.Cmd) proc.Cmd {
+	c.Namespace, c.Stop, c.Grace = l.Namespace(host), syscall.SIGTERM, 5*time.Second
+	return c
+}
+
+// name is the program and what it was asked to do, "kvferry rail bench".
+func name(args []string) string {
+	name := filepath.Base(args[0])
+	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		name += " " + args[1]
+	}
+	return name
 }

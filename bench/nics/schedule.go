@@ -1,8 +1,11 @@
 package nics
 
 import (
+	"encoding/json"
+	"io"
 	"time"
 
+	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
 )
 
@@ -14,8 +17,21 @@ type happening struct {
 	links []int64
 	do    func(*lab.Lab) error
 
-	action string // of [rail.Annotation], to which nic's rail is subject; of wanCases only: the lab's journal has the others
+	action string // of [rail.Annotation], to which nic's rail is subject
 	nic    int
+	rate   int64 // bits a second; of the action rate only
+}
+
+// inflict does what happens, and writes down for kvferry rail failover when it began.
+func (h *happening) inflict(l *lab.Lab, journal io.Writer) error {
+	line, err := json.Marshal(map[string]any{"unix_ns": time.Now().UnixNano(), "action": h.action, "nic": h.nic, "rate": h.rate})
+	if err == nil {
+		_, err = journal.Write(append(line, '\n'))
+	}
+	if err == nil {
+		err = h.do(l)
+	}
+	return err
 }
 
 // The steps of the schedule.
@@ -41,12 +57,12 @@ const (
 // schedule is what happens to four links under load. Between two steps is the time
 // that the limits give the first, and the half second over which a rate must hold.
 var schedule = []happening{
-	{at: 1200 * time.Millisecond, what: "eth1 is cut", links: Even[:3], do: func(l *lab.Lab) error { return l.Cut(cut) }},
-	{at: 2700 * time.Millisecond, what: "eth1 is restored", links: Even, do: func(l *lab.Lab) error { return l.Restore(cut) }},
-	{at: 5400 * time.Millisecond, what: "eth2 slows to a tenth", links: append(Even[:3:3], slowRate), do: func(l *lab.Lab) error { return l.SetRate(slowed, slowRate) }},
-	{at: 7200 * time.Millisecond, what: "eth2 is as before", links: Even, do: func(l *lab.Lab) error { return l.Clear(slowed) }},
-	{at: 9000 * time.Millisecond, what: "eth3 is a black hole", links: Even[:3], do: func(l *lab.Lab) error { return l.BlackHole(silent) }},
-	{at: 10700 * time.Millisecond, what: "eth3 is as before", links: Even, do: func(l *lab.Lab) error { return l.Clear(silent) }},
+	{at: 1200 * time.Millisecond, what: "eth1 is cut", links: Even[:3], do: func(l *lab.Lab) error { return l.Cut(cut) }, action: rail.LinkDown, nic: cut},
+	{at: 2700 * time.Millisecond, what: "eth1 is restored", links: Even, do: func(l *lab.Lab) error { return l.Restore(cut) }, action: rail.LinkUp, nic: cut},
+	{at: 5400 * time.Millisecond, what: "eth2 slows to a tenth", links: append(Even[:3:3], slowRate), do: func(l *lab.Lab) error { return l.SetRate(slowed, slowRate) }, action: "rate", nic: slowed, rate: slowRate},
+	{at: 7200 * time.Millisecond, what: "eth2 is as before", links: Even, do: func(l *lab.Lab) error { return l.Clear(slowed) }, action: rail.ClearLink, nic: slowed},
+	{at: 9000 * time.Millisecond, what: "eth3 is a black hole", links: Even[:3], do: func(l *lab.Lab) error { return l.BlackHole(silent) }, action: rail.BlackHole, nic: silent},
+	{at: 10700 * time.Millisecond, what: "eth3 is as before", links: Even, do: func(l *lab.Lab) error { return l.Clear(silent) }, action: rail.ClearLink, nic: silent},
 }
 
 // scheduleEnd is how long the failover run loads.

@@ -49,9 +49,6 @@ var silentCase = wanCase{
 	},
 }
 
-func found(s *Step) float64 { return s.DetectMS }
-func back(s *Step) float64  { return s.RecoverMS }
-
 // flaps are so many in a minute, each for flapOut.
 const (
 	flaps     = 10

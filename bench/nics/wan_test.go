@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/bench/document/documenttest"
 	"kvferry/bench/observe"
 	"kvferry/bench/rail"
 	lab "kvferry/lab/nics"
@@ -21,19 +22,15 @@ import (
 // measuredWAN is a result of three rounds of all cases, in which the rails do 99 % of the ideal
 // and recover in 20 ms.
 func measuredWAN() *WANResult {
-	r := &WANResult{
-		Rounds: 3, Seconds: 600, Machine: observe.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
-		Cases: wanNames(),
-	}
+	r := &WANResult{outcome: measuredOn(600), Cases: wanNames()}
 	for round := 1; round <= 3; round++ {
 		n := Notice{IdlePct: 50 + float64(round), Disturbance: observe.Disturbance{CPU: &observe.CPUUse{}}}
 		for i := range wanCases {
 			c := &wanCases[i]
 			if c.schedule == nil {
 				for by, share := range map[string]float64{kvferry: 0.99, "MPTCP": 0.97} {
-					p := newWANPoint(c, by, Point{Ideal: c.ideal(), GBps: c.ideal() / 1e9 * (share + 0.001*float64(round-2)), CPUPerGB: 1})
-					p.Round, p.Notice = round, n
-					r.Points = append(r.Points, p)
+					rate := Rate{Ideal: c.ideal(), GBps: c.ideal() / 1e9 * (share + 0.001*float64(round-2)), CPUPerGB: 1}
+					r.Points = append(r.Points, WANPoint{Case: c.name, By: by, Round: round, Rate: rate, Percent: rate.percent(), Notice: n})
 				}
 				continue
 			}
@@ -202,8 +199,8 @@ func TestWANCases(t *testing.T) {
 	}
 	for want, cfg := range map[string]WANConfig{
 		`Cases: "rtt7": use some of near`:        {Cases: []string{"rtt7"}},
-		"Rounds: -1: use":                        {Rounds: -1},
-		"Duration: 1ms: use 100ms":               {Duration: time.Millisecond},
+		"Rounds: -1: use":                        {Config: Config{Rounds: -1}},
+		"Duration: 1ms: use 100ms":               {Config: Config{Duration: time.Millisecond}},
 		`Beside: "nccl": use some of mptcp, ucx`: {Beside: []string{"nccl"}},
 		"Warmup: -1s: use 0s":                    {Warmup: -time.Second},
 	} {
@@ -213,20 +210,32 @@ func TestWANCases(t *testing.T) {
 	}
 }
 
-// TestJournaled: what a schedule did is in the form that kvferry rail failover reads.
-func TestJournaled(t *testing.T) {
+// TestInflict: what a schedule did is in the form that kvferry rail failover reads.
+func TestInflict(t *testing.T) {
 	var b bytes.Buffer
-	did := 0
-	schedule := []happening{{action: rail.BlackHole, nic: 3, do: func(*lab.Lab) error { did++; return nil }}, {action: rail.ClearLink, nic: 3, do: func(*lab.Lab) error { did++; return nil }}}
 	began := time.Now()
-	for _, h := range journaled(schedule, &b) {
-		if err := h.do(nil); err != nil {
-			t.Fatal(err)
+	for i, h := range schedule {
+		did := false
+		h.do = func(*lab.Lab) error { did = true; return nil }
+		if err := h.inflict(nil, &b); err != nil || !did {
+			t.Fatalf("step %d: %v, %v", i, did, err)
 		}
 	}
 	all, err := rail.ReadFaults(&b, began)
-	if err != nil || did != 2 || len(all) != 2 || all[0].Action != rail.BlackHole || all[1].Action != rail.ClearLink || all[0].Rail != 3 || all[0].At < 0 {
-		t.Errorf("%v, %+v", err, all)
+	if err != nil || len(all) != len(schedule) {
+		t.Fatalf("%v, %+v", err, all)
+	}
+	for i, want := range []rail.Annotation{
+		{Action: rail.LinkDown, Rail: cut},
+		{Action: rail.LinkUp, Rail: cut},
+		{Action: "rate", Rail: slowed, Rate: float64(slowRate) / 8},
+		{Action: rail.ClearLink, Rail: slowed},
+		{Action: rail.BlackHole, Rail: silent},
+		{Action: rail.ClearLink, Rail: silent},
+	} {
+		if want.At = all[i].At; all[i] != want || all[i].At < 0 {
+			t.Errorf("%+v, want %+v", all[i], want)
+		}
 	}
 }
 
@@ -300,7 +309,7 @@ func TestWANReportGolden(t *testing.T) {
 	if err := r.document().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "wan.golden", b.Bytes())
+	documenttest.Golden(t, "wan.golden", b.Bytes())
 	dir := t.TempDir()
 	if err := r.document().Write(dir); err != nil {
 		t.Fatal(err)

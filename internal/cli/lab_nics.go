@@ -29,7 +29,7 @@ func labNICsCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.IntVar(&cfg.Rounds, "rounds", 3, "of each experiment")
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
-	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json, the report and each round's failover report (default none)")
+	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json, the report and what each round measured (default none)")
 	Positive(fs, "rounds", "duration")
 	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsHandoffCommand())
 	return cmd
@@ -142,7 +142,7 @@ func nicsWANCommand() *cobra.Command {
 	fs.DurationVar(&cfg.Warmup, "warmup", 2*time.Second, "before it, for windows to grow")
 	fs.StringSliceVar(&cfg.Beside, "beside", []string{"mptcp", "ucx"}, "measure these too, where they are there, or none; no rate may be more than 2 points below the better one")
 	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr&sndbuf=4194304")
-	fs.StringVar(&cfg.Out, "out", "", "folder for wan.json, the report and the failover reports (default none)")
+	fs.StringVar(&cfg.Out, "out", "", "folder for wan.json, the report and what each round measured (default none)")
 	Positive(fs, "rounds", "duration", "warmup")
 	return cmd
 }
