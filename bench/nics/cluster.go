@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"kvferry/internal/proc"
 	lab "kvferry/lab/nics"
@@ -33,12 +34,15 @@ func findDaemons(bin *string) error {
 	return nil
 }
 
-// startCluster starts a proxy and a prefill node on host 1 and a decode node on host 2, whose KV
-// goes over the first n links. Where their control plane is reached on a host is at's to say. Call
-// stop in any case.
-func startCluster(ctx context.Context, l *lab.Lab, bin, handoff string, n int, at func(host int) string) (stop func(), err error) {
+// startCluster starts a lab with a proxy and a prefill node on host 1 and a decode node on host 2, whose KV
+// goes over all links. at returns the address of their control plane on a host. stop ends the cluster and the lab.
+func startCluster(ctx context.Context, bin, handoff string, cfg lab.Config, at func(host int) string) (l *lab.Lab, stop func(), err error) {
+	cfg.Timeout = time.Hour
+	if l, err = lab.Start(ctx, cfg); err != nil {
+		return nil, nil, err
+	}
 	var rails []string
-	for i := range n {
+	for i := range cfg.Rates {
 		rails = append(rails, "tcp/"+lab.Name(i))
 	}
 	registry := at(1) + ":9000"
@@ -50,6 +54,7 @@ func startCluster(ctx context.Context, l *lab.Lab, bin, handoff string, n int, a
 		for _, p := range slices.Backward(all) {
 			_ = p.Stop()
 		}
+		l.Close()
 	}
 	for _, d := range []struct {
 		host int
@@ -62,9 +67,10 @@ func startCluster(ctx context.Context, l *lab.Lab, bin, handoff string, n int, a
 	} {
 		p, err := start(ctx, l, d.host, proc.Cmd{Args: append([]string{filepath.Join(bin, d.name)}, d.args...)})
 		if err != nil {
-			return stop, err
+			stop()
+			return nil, nil, err
 		}
 		all = append(all, p)
 	}
-	return stop, nil
+	return l, stop, nil
 }

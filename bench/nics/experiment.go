@@ -20,7 +20,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	o, err := cfg.begin(3, 1500*time.Millisecond)
+	o, err := cfg.begin()
 	if err != nil {
 		return nil, err
 	}

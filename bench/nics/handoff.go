@@ -30,14 +30,14 @@ import (
 // One round trip takes the last part there and the token back. The other is for what has to be
 // asked of the decode node, and is not needed where prompts go ahead.
 type HandoffConfig struct {
-	Handoff  string        // default layerwise
-	NICs     int           // default 1
-	Rate     int64         // of each link, bits a second; default 4 Gbit/s
-	RTT      time.Duration // default 10 ms
-	Prompts  int           // default 50
-	InputLen int           // tokens of a prompt; default 512
-	Bin      string        // folder of proxy, prefill, decode and kvferry; default this program's
-	Out      string        // folder of the client's results, required
+	Handoff  string
+	NICs     int
+	Rate     int64 // of each link, bits a second
+	RTT      time.Duration
+	Prompts  int
+	InputLen int    // tokens of a prompt
+	Bin      string // folder of proxy, prefill, decode and kvferry; default this program's
+	Out      string // folder of the client's results, required
 	Stdout   io.Writer
 }
 
@@ -46,18 +46,13 @@ func (c *HandoffConfig) Validate() error {
 	var bad config.Faults
 	if h, err := handoff.Parse(c.Handoff); err != nil {
 		bad.Check("Handoff", err)
-	} else if h != handoff.None && !h.Moves(handoff.PrefillLeg) {
+	} else if !h.Moves(handoff.PrefillLeg) {
 		bad.Add("Handoff", c.Handoff, "use layerwise or push, in which the prefill node writes and the bound holds")
 	}
-	atLeastOne := func(field string, v, most int) {
-		if v != 0 {
-			config.Between(&bad, field, v, 1, most)
-		}
-	}
-	atLeastOne("NICs", c.NICs, 8)
-	atLeastOne("Prompts", c.Prompts, 10_000)
-	atLeastOne("InputLen", c.InputLen, 8192)
-	bad.Refuse(c.Rate < 0, "Rate", c.Rate, "use a positive one")
+	config.Between(&bad, "NICs", c.NICs, 1, 8)
+	config.Between(&bad, "Prompts", c.Prompts, 1, 10_000)
+	config.Between(&bad, "InputLen", c.InputLen, 1, 8192)
+	bad.Refuse(c.Rate <= 0, "Rate", c.Rate, "use a positive one")
 	config.Between(&bad, "RTT", c.RTT, 0, time.Second)
 	bad.Check("Out", document.CheckNew(c.Out))
 	return bad.Err("bench/nics.HandoffConfig")
@@ -81,13 +76,6 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	config.Default(&cfg.Handoff, handoff.Layerwise.Name)
-	config.Default(&cfg.NICs, 1)
-	config.Default(&cfg.Rate, 4*gbit)
-	config.Default(&cfg.RTT, 10*time.Millisecond)
-	config.Default(&cfg.Prompts, 50)
-	config.Default(&cfg.InputLen, 512)
-	config.Default(&cfg.Stdout, io.Discard)
 	if err := findDaemons(&cfg.Bin); err != nil {
 		return nil, err
 	}
@@ -95,16 +83,12 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 	if cfg.Out, err = filepath.Abs(cfg.Out); err != nil {
 		return nil, err
 	}
-	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{cfg.Rate}, cfg.NICs), Conditions: long(cfg.NICs, cfg.RTT/2), Timeout: time.Hour})
+	links := lab.Config{Rates: slices.Repeat([]int64{cfg.Rate}, cfg.NICs), Conditions: long(cfg.NICs, cfg.RTT/2)}
+	l, stop, err := startCluster(ctx, cfg.Bin, cfg.Handoff, links, func(host int) string { return lab.Address(host, 0) })
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close()
-	stop, err := startCluster(ctx, l, cfg.Bin, cfg.Handoff, cfg.NICs, func(host int) string { return lab.Address(host, 0) })
 	defer stop()
-	if err != nil {
-		return nil, err
-	}
 	_, ended := output(ctx, l, 1, filepath.Join(cfg.Bin, "kvferry"), "bench", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
 		"--random-input-len", strconv.Itoa(cfg.InputLen), "--random-output-len", "2", "--num-prompts", strconv.Itoa(cfg.Prompts),
 		"--max-concurrency", "1", "--out", cfg.Out)

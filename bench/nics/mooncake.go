@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"kvferry/bench"
 	"kvferry/bench/document"
@@ -22,53 +21,35 @@ import (
 // lab: the prefill node on host 1 and the decode node on host 2, KV over the shaped
 // links, and proxy and clients on host 1's management link.
 type MooncakeConfig struct {
-	Rate     int64    // of each link, bits a second; default 2 Gbit/s
-	Counts   []int    // NICs; default 1, 2, 4
-	Settings []string // of bench.Settings with two nodes and sockets; default tcp (hand-off v0) and layerwise
-	Row      string   // workload; default 1024/q2
-	Prompts  int      // of each cell; default 40
+	Rate     int64    // of each link, bits a second
+	Counts   []int    // NICs
+	Settings []string // of bench.Settings with two nodes and sockets
+	Row      string   // workload
+	Prompts  int      // of each cell
 	Bin      string   // folder of proxy, prefill, decode and kvferry; default this program's
 	Out      string   // folder of each cell's results, required
 	Stdout   io.Writer
 	Progress io.Writer
 }
 
-func (c *MooncakeConfig) setDefaults() error {
-	config.Default(&c.Rate, 2*gbit)
-	if len(c.Counts) == 0 {
-		c.Counts = []int{1, 2, 4}
-	}
-	if len(c.Settings) == 0 {
-		c.Settings = []string{"tcp", "layerwise"}
-	}
-	config.Default(&c.Row, "1024/q2")
-	config.Default(&c.Prompts, 40)
-	config.Default(&c.Stdout, io.Discard)
-	config.Default(&c.Progress, io.Discard)
-	return findDaemons(&c.Bin)
-}
-
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *MooncakeConfig) Validate() error {
 	var bad config.Faults
-	bad.Refuse(c.Rate < 0, "Rate", c.Rate, "use a positive one")
+	bad.Refuse(c.Rate <= 0, "Rate", c.Rate, "use a positive one")
 	for _, n := range c.Counts {
 		config.Between(&bad, "Counts", n, 1, 8)
 	}
-	known := bench.Settings()
 	for _, name := range c.Settings {
-		if !slices.ContainsFunc(known, func(s bench.Setting) bool { return s.Name == name && s.Link == "tcp" }) {
+		if setting(name).Link != "tcp" {
 			bad.Add("Settings", name, "use tcp, pull, push or layerwise, which have two nodes and sockets")
 		}
 	}
-	if c.Row != "" {
-		if rows, err := bench.ParseRows(c.Row); err != nil {
-			bad.Check("Row", err)
-		} else if len(rows) != 1 {
-			bad.Add("Row", c.Row, "it is one workload, like 1024/q2")
-		}
+	if rows, err := bench.ParseRows(c.Row); err != nil {
+		bad.Check("Row", err)
+	} else if len(rows) != 1 {
+		bad.Add("Row", c.Row, "it is one workload, like 1024/q2")
 	}
-	bad.Refuse(c.Prompts < 0, "Prompts", c.Prompts, "use 1 or more")
+	bad.Refuse(c.Prompts <= 0, "Prompts", c.Prompts, "use 1 or more")
 	bad.Refuse(c.Out == "", "Out", nil, "name a folder for the results")
 	for _, n := range c.Counts { // kvferry reproduce mooncake would refuse it, and its old row be read
 		for _, setting := range c.Settings {
@@ -76,6 +57,16 @@ func (c *MooncakeConfig) Validate() error {
 		}
 	}
 	return bad.Err("bench/nics.MooncakeConfig")
+}
+
+// setting returns the setting with a name, or the zero value.
+func setting(name string) (s bench.Setting) {
+	for _, known := range bench.Settings() {
+		if known.Name == name {
+			s = known
+		}
+	}
+	return s
 }
 
 // folder is where a cell's results go.
@@ -95,7 +86,7 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := cfg.setDefaults(); err != nil {
+	if err := findDaemons(&cfg.Bin); err != nil {
 		return nil, err
 	}
 	if cfg.Out, err = filepath.Abs(cfg.Out); err != nil {
@@ -103,16 +94,13 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 	}
 	for _, n := range cfg.Counts {
 		for _, setting := range cfg.Settings {
-			cell, e := cfg.cell(ctx, n, setting)
+			var cell *MooncakeCell
+			if err == nil {
+				cell, err = cfg.cell(ctx, n, setting)
+			}
 			if cell != nil {
 				cells = append(cells, *cell)
 			}
-			if err = e; err != nil {
-				break
-			}
-		}
-		if err != nil {
-			break
 		}
 	}
 	err = errors.Join(context.Cause(ctx), err)
@@ -124,32 +112,21 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 }
 
 // cell is one lab, one cluster and one run of kvferry reproduce mooncake.
-func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*MooncakeCell, error) {
-	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{c.Rate}, n), Timeout: time.Hour})
+func (c *MooncakeConfig) cell(ctx context.Context, n int, name string) (*MooncakeCell, error) {
+	l, stop, err := startCluster(ctx, c.Bin, setting(name).Handoff, lab.Config{Rates: slices.Repeat([]int64{c.Rate}, n)}, lab.ManagementAddress)
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close()
-	handoff := ""
-	for _, s := range bench.Settings() {
-		if s.Name == setting {
-			handoff = s.Handoff
-		}
-	}
-	stop, err := startCluster(ctx, l, c.Bin, handoff, n, lab.ManagementAddress)
 	defer stop()
-	if err != nil {
-		return nil, err
-	}
-	out := c.folder(setting, n)
-	_, ended := output(ctx, l, 1, filepath.Join(c.Bin, "kvferry"), "reproduce", "mooncake", "--proxy", "http://"+httpAddress, "--settings", setting, "--rows", c.Row,
+	out := c.folder(name, n)
+	_, ended := output(ctx, l, 1, filepath.Join(c.Bin, "kvferry"), "reproduce", "mooncake", "--proxy", "http://"+httpAddress, "--settings", name, "--rows", c.Row,
 		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--out", out)
 	row, err := readRow(out)
 	if err != nil {
 		return nil, errors.Join(ended, err)
 	}
 	if row.Metrics != nil {
-		fmt.Fprintf(c.Progress, "%s over %d NICs: %s: %d requests, mean TTFT %.1f ms, mean TPOT %.2f ms\n", setting, n, row.Label, row.Metrics.Successful, row.Metrics.MeanTTFTMS, row.Metrics.MeanTPOTMS)
+		fmt.Fprintf(c.Progress, "%s over %d NICs: %s: %d requests, mean TTFT %.1f ms, mean TPOT %.2f ms\n", name, n, row.Label, row.Metrics.Successful, row.Metrics.MeanTTFTMS, row.Metrics.MeanTPOTMS)
 	}
 	shares, err := shares(l, n)
 	return &MooncakeCell{n, *row, shares}, errors.Join(ended, err)

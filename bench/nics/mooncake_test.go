@@ -51,11 +51,11 @@ func TestMooncakeConfigFaults(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tcp-2", "summary.json"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = (&MooncakeConfig{Counts: []int{1, 2}, Settings: []string{"tcp"}, Out: dir}).Validate()
+	err = (&MooncakeConfig{Counts: []int{1, 2}, Settings: []string{"tcp"}, Row: "1024/q2", Out: dir}).Validate()
 	if err == nil || !strings.Contains(err.Error(), `tcp-2": it has results already (summary.json)`) || strings.Contains(err.Error(), "tcp-1") {
 		t.Errorf("results of an earlier run: %v", err)
 	}
-	if _, err := Mooncake(t.Context(), MooncakeConfig{Out: t.TempDir(), Bin: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "make build") {
+	if _, err := Mooncake(t.Context(), MooncakeConfig{Rate: 1e9, Row: "1024/q2", Prompts: 1, Out: t.TempDir(), Bin: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("no programs: %v", err)
 	}
 }

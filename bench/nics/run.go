@@ -22,10 +22,8 @@ import (
 
 // Config describes a run of experiments that are repeated in rounds.
 type Config struct {
-	// Rounds of each experiment, of which figures are medians. Default 3, and 5 for WAN.
-	Rounds int
-	// Duration is how long a rate is measured. Default 1.5 s, and 6 s for WAN.
-	Duration time.Duration
+	Rounds   int           // of each experiment, of which figures are medians
+	Duration time.Duration // how long a rate is measured
 	// Out is a folder for the result in JSON, the report and each round's failover reports. Default
 	// none.
 	Out      string
@@ -42,18 +40,13 @@ func (c *Config) Validate() error {
 	return bad.Err("bench/nics.Config")
 }
 
-// check checks the fields of which 0 is the default.
 func (c *Config) check(bad *config.Faults) {
-	if c.Rounds != 0 {
-		config.Between(bad, "Rounds", c.Rounds, 1, 99)
-	}
-	bad.Refuse(c.Duration != 0 && c.Duration < 100*time.Millisecond, "Duration", c.Duration, "use 100ms or more")
+	config.Between(bad, "Rounds", c.Rounds, 1, 99)
+	bad.Refuse(c.Duration < 100*time.Millisecond, "Duration", c.Duration, "use 100ms or more")
 }
 
 // begin sets the defaults and returns the beginning of a result.
-func (c *Config) begin(rounds int, duration time.Duration) (o outcome, err error) {
-	config.Default(&c.Rounds, rounds)
-	config.Default(&c.Duration, duration)
+func (c *Config) begin() (o outcome, err error) {
 	config.Default(&c.Stdout, io.Discard)
 	config.Default(&c.Progress, io.Discard)
 	if c.Exe == "" {

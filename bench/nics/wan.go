@@ -16,7 +16,7 @@ import (
 type WANConfig struct {
 	Config
 	Cases  []string      // by name; default all
-	Warmup time.Duration // before a rate is measured, for windows to grow; default 2 s
+	Warmup time.Duration // before a rate is measured, for windows to grow
 	// Options are those of each rail's spec, "congestion=bbr". Default none.
 	Options string
 	Beside  []string // others on the same links, "mptcp" and "ucx"; default none
@@ -39,11 +39,10 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	o, err := cfg.begin(5, 6*time.Second)
+	o, err := cfg.begin()
 	if err != nil {
 		return nil, err
 	}
-	config.Default(&cfg.Warmup, 2*time.Second)
 	if len(cfg.Cases) == 0 {
 		cfg.Cases = wanNames()
 	}
