@@ -245,7 +245,7 @@ type nodes struct {
 	grants           uint64 // so far
 }
 
-// patience is how many times as long as its link takes a transfer may take.
+// patience bounds how long a transfer may take, in times of what its link takes alone.
 const patience = 10
 
 // open makes the nodes. Their memory is touched: no transfer waits for the kernel.

@@ -105,8 +105,8 @@ const (
 	deepSeekDatasheet = "deepseek-v3-"
 )
 
-// deepSeekGPUs are those of the table of which eight have the memory for DeepSeek-V3, with the limits of their median ITL
-// and of their mean TTFT.
+// deepSeekGPUs lists the GPUs of the table of which eight have the memory for DeepSeek-V3, with the limits of their
+// median ITL and of their mean TTFT.
 var deepSeekGPUs = []struct {
 	name        string
 	limit, ttft Limit

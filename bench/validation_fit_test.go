@@ -62,7 +62,7 @@ type search struct {
 	parameters []calibrate.Parameter
 }
 
-// searches are those of the profiles of this package, and of the shipped one that was searched.
+// searches returns a search for each profile in testdata/profiles that was fitted, and for the shipped one.
 func searches() []search {
 	var all []search
 	for _, c := range crossFits() {
@@ -84,7 +84,7 @@ var searched = []calibrate.Parameter{
 	{Field: "costs.decode_kv_token_ns", Low: 1, High: 300},
 }
 
-// searchedSmall are those of Qwen2.5-0.5B.
+// searchedSmall are the fields of the fit of Qwen2.5-0.5B.
 var searchedSmall = []calibrate.Parameter{
 	{Field: "costs.request_ms", Low: 0.2, High: 30},
 	{Field: "costs.front_end_in_ms", Low: 0.1, High: 6},

@@ -28,10 +28,10 @@ func loadProfile(name string) (*engine.Profile, error) {
 	return engine.LoadProfile(name)
 }
 
-// A Sample says what a profile knows of the figures that it stands beside.
+// A Sample grades how much the profile of a set has to do with the figures beside it.
 type Sample string
 
-// What it knows.
+// Samples.
 const (
 	InSample  Sample = "in sample" // it was fitted to them
 	OtherRun  Sample = "held back" // it was fitted to another run of the same server
@@ -39,7 +39,7 @@ const (
 	Anchored  Sample = "anchored"  // it was made of a datasheet and one figure that is known of another run
 )
 
-// A Limit is how bad a set may be: errors as shares, and how many figures are within 10 % at least.
+// A Limit bounds the errors of a set, which are shares, and the number of figures within 10 %, from below.
 type Limit struct {
 	Median float64
 	P90    float64
@@ -343,7 +343,7 @@ func TestDeepSeekGPUs(t *testing.T) {
 	}
 }
 
-// server is what kvferry profile makes a profile of: a model on a GPU of the table.
+// server returns a model on a GPU of the table, as kvferry profile makes profiles of it.
 func server(t *testing.T, name, gpuName string) *datasheet.Server {
 	t.Helper()
 	config, err := model.Read("../internal/model/testdata/" + name + ".json")

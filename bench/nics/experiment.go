@@ -176,7 +176,7 @@ func linksName(links []int64) string {
 	return strings.Join(names, "/")
 }
 
-// Ideal is what links of these rates carry of payload, in bytes a second.
+// Ideal returns the payload rate of links of these rates, in bytes a second.
 func Ideal(links []int64) (sum float64) {
 	for _, r := range links {
 		sum += float64(r) / 8 * rail.Payload
@@ -184,7 +184,7 @@ func Ideal(links []int64) (sum float64) {
 	return sum
 }
 
-// ideal is that of a row. A single link is the first.
+// ideal returns the ideal rate of a row. A single link is the first.
 func (s *sweep) ideal(count int, sel transport.Selection) float64 {
 	if sel == transport.Single {
 		count = 1

@@ -61,7 +61,7 @@ type Notice struct {
 	Why string `json:"disturbed"` // empty if the links were carried
 }
 
-// leastIdle is how much of the CPUs must be left: where less is, it is they that are measured.
+// leastIdle is the least idle share of the CPUs, in percent. With less, the CPUs are measured and not the links.
 const leastIdle = 3.0
 
 // mostOverrun is the share of packets that a link may lose by itself: a hundredth of the least loss
@@ -136,35 +136,33 @@ const (
 	isUnmeasured = "not measured" // the run ended before
 )
 
-// undisturbed are the values that count: those of rounds of which the machine could carry the links.
-// A round that was measured again counts once.
-type undisturbed struct {
-	values, idle []float64
-	lost         []float64 // the share of the CPUs that was idle in the others, %
-	rounds       map[int]bool
+// over returns f with the median, the least and the greatest of its points' values. Points that the machine
+// disturbed are left out, and a round that was measured again counts once. sample returns a point's round,
+// notice and value, and reports whether the point belongs to f.
+func over[P any](f Figure, points []P, sample func(*P) (round int, n *Notice, value float64, of bool)) Figure {
+	var values, idle, lost []float64 // lost is the share of the CPUs that was idle in the other rounds, %
+	rounds := map[int]bool{}
+	for i := range points {
+		round, n, v, of := sample(&points[i])
+		switch {
+		case !of:
+			continue
+		case n.Why != "":
+			lost = append(lost, n.IdlePct)
+		default:
+			values, idle = append(values, v), append(idle, n.IdlePct)
+		}
+		rounds[round] = true
+	}
+	f.Kept, f.Taken, f.Idle = len(values), len(rounds), median(lost)
+	if len(values) > 0 {
+		f.Value, f.Low, f.High, f.Idle = median(values), slices.Min(values), slices.Max(values), median(idle)
+	}
+	return f
 }
 
-func (u *undisturbed) add(round int, n *Notice, value float64) {
-	if u.rounds == nil {
-		u.rounds = map[int]bool{}
-	}
-	u.rounds[round] = u.rounds[round] || n.Why == ""
-	if n.Why != "" {
-		u.lost = append(u.lost, n.IdlePct)
-		return
-	}
-	u.values, u.idle = append(u.values, value), append(u.idle, n.IdlePct)
-}
-
-func (u *undisturbed) fill(row *Figure) {
-	row.Kept, row.Taken, row.Idle = len(u.values), len(u.rounds), median(u.lost)
-	if len(u.values) > 0 {
-		row.Idle = median(u.idle)
-		row.Value, row.Low, row.High = median(u.values), slices.Min(u.values), slices.Max(u.values)
-	}
-}
-
-// judge says how the row stands, if it has a limit: fewer than half of its rounds say nothing.
+// judge sets the verdict. Without a limit it is empty, unless the row was not measured, or fewer than half
+// of its rounds were kept.
 func (row *Figure) judge(limited, within bool) {
 	switch {
 	case row.Taken == 0:
@@ -195,7 +193,7 @@ func judged(rows []Figure) error {
 	return errors.Join(errs...)
 }
 
-// measured is a row's figure, and its spread.
+// measured returns the cells of a row's value and its spread, empty if no round was kept.
 func (row *Figure) measured(digits int) []string {
 	if row.Kept == 0 {
 		return []string{"", ""}
@@ -203,7 +201,7 @@ func (row *Figure) measured(digits int) []string {
 	return []string{figure(row.Value, digits), cmp.Or(figure(row.Low, digits), "-") + ".." + cmp.Or(figure(row.High, digits), "-")}
 }
 
-// ending is what the machine did, and the verdict.
+// ending returns the cells of the share of CPUs that was idle, and of the verdict.
 func (row *Figure) ending() []string {
 	verdict := row.Verdict
 	if row.Kept < row.Taken {
@@ -212,7 +210,7 @@ func (row *Figure) ending() []string {
 	return []string{strconv.FormatFloat(row.Idle, 'f', 0, 64), verdict}
 }
 
-// must is the row's limit in words.
+// must returns the limit in words. The figure has one: a Least above 0, or else a Most.
 func (row *Figure) must() string {
 	if row.Least > 0 {
 		return fmt.Sprintf("at least %g", row.Least)

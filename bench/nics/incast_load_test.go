@@ -80,7 +80,7 @@ const (
 	incastDepth = 4       // blocks under way: a megabyte, as one that fetches a prompt's KV has
 	probeBytes  = 4 << 10 // urgent: alone on its connection
 	probeEvery  = 5 * time.Millisecond
-	// incastPatience is how long a block may take: the least share of a NIC is far more.
+	// incastPatience bounds how long a block may take: the least share of a NIC is far more.
 	incastPatience = 30 * time.Second
 )
 
@@ -192,7 +192,7 @@ func (l *incastLoad) run(ctx context.Context) (s *incastSample, err error) {
 	}, context.Cause(ctx)
 }
 
-// move moves n bytes of its memory, from at on, and returns when they have arrived.
+// move moves n bytes of the initiator's memory, from offset at on, and returns when they have arrived.
 func (i *initiator) move(ctx context.Context, op transport.Op, at, n int) error {
 	b := i.engine.Submit(i.target, []transport.Request{{Op: op, Local: i.mem[at : at+n], Offset: i.offset + int64(at)}}, transport.BatchOptions{Timeout: incastPatience})
 	select {

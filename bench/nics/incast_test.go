@@ -32,7 +32,7 @@ type incastRun struct {
 	points           []incastPoint
 }
 
-// switchQueue is how many bytes the switch port in front of the target holds. It drops the rest.
+// switchQueue is the size in bytes of the queue of the switch port in front of the target, which drops the rest.
 const switchQueue = 512 << 10
 
 // An incastCase is one way in which many meet at one NIC, and the limits of its figures.
@@ -161,13 +161,9 @@ func (r *incastRun) table() (document.Table, []Figure) {
 	for i := range incastCases {
 		c := &incastCases[i]
 		for _, f := range incastFigures {
-			row := Figure{Case: c.name, What: strings.TrimSpace(f.name + " " + f.unit), Unit: f.unit}
-			var u undisturbed
-			for k := range r.points {
-				if p := &r.points[k]; p.of == c {
-					u.add(p.round, &p.notice, f.of(p))
-				}
-			}
+			row := over(Figure{Case: c.name, What: strings.TrimSpace(f.name + " " + f.unit), Unit: f.unit}, r.points, func(p *incastPoint) (int, *Notice, float64, bool) {
+				return p.round, &p.notice, f.of(p), p.of == c
+			})
 			must := ""
 			if f.least != nil {
 				row.Least = f.least(c)
@@ -178,7 +174,6 @@ func (r *incastRun) table() (document.Table, []Figure) {
 			if row.Least+row.Most > 0 {
 				must = row.must()
 			}
-			u.fill(&row)
 			row.judge(must != "", row.Value >= row.Least && (row.Most == 0 || row.Value <= row.Most))
 			rows = append(rows, row)
 			t.Add(slices.Concat([]string{c.name, c.what, row.What}, row.measured(f.digits), []string{must}, row.ending())...)

@@ -7,15 +7,15 @@ import (
 	"kvferry/transport"
 )
 
-// A limit is a figure of a result, NaN if it was not measured, and what it must be: at least something,
-// or at most.
+// A limit bounds a figure of a result: from below if least is not 0, and else by most. of returns the
+// figure, or NaN if it was not measured.
 type limit struct {
 	name, unit  string
 	least, most float64
 	of          func(*Result) float64
 }
 
-// rows that limits speak of
+// Rows that limits are about.
 var (
 	one   = sweeps[0].key(1, transport.Affinity)
 	two   = sweeps[0].key(2, transport.Affinity)
@@ -24,7 +24,7 @@ var (
 	mixed = sweeps[3].key(4, transport.Affinity)
 )
 
-// limits are what several NICs must do here.
+// limits lists the figures that several NICs are held to.
 var limits = []limit{
 	{"4 x 2 Gbit", ofIdeal, 98, 0, row(four, efficiency)},
 	{"4/2/2/1 Gbit, affinity", ofIdeal, 97, 0, row(mixed, efficiency)},
@@ -44,7 +44,7 @@ var limits = []limit{
 	}},
 }
 
-// judge holds the result to the limits.
+// judge sets Limits by the rows, steps and wrong blocks.
 func (r *Result) judge() {
 	r.Limits = nil
 	for _, l := range limits {
@@ -63,7 +63,7 @@ func cpu(r *Row) float64        { return r.CPUPerGB }
 func found(s *Step) float64     { return s.DetectMS }
 func back(s *Step) float64      { return s.RecoverMS }
 
-// row is a value of a row.
+// row returns a function that returns a value of the row with a key.
 func row(k Key, of func(*Row) float64) func(*Result) float64 {
 	return func(r *Result) float64 {
 		if i := slices.IndexFunc(r.Rows, func(row Row) bool { return row.Key == k }); i >= 0 {
@@ -73,7 +73,8 @@ func row(k Key, of func(*Row) float64) func(*Result) float64 {
 	}
 }
 
-// ratio is a value of one row over that of another, unless that is 0.
+// ratio returns a function that divides a value of row a by the same value of row b. It returns NaN if
+// b's is 0.
 func ratio(a, b Key, of func(*Row) float64) func(*Result) float64 {
 	return func(r *Result) float64 {
 		below := row(b, of)(r)
@@ -84,7 +85,7 @@ func ratio(a, b Key, of func(*Row) float64) func(*Result) float64 {
 	}
 }
 
-// step is a value of a step of the schedule.
+// step returns a function that returns a value of a step of the schedule.
 func step(i int, of func(*Step) float64) func(*Result) float64 {
 	return func(r *Result) float64 {
 		if i >= len(r.Steps) {

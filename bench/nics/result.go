@@ -25,7 +25,7 @@ type Point struct {
 	Rate
 }
 
-// A Rate is what a transfer came to.
+// A Rate is the measured rate of a transfer, beside the ideal one.
 type Rate struct {
 	Ideal    float64   `json:"ideal_bytes_per_s"`
 	GBps     float64   `json:"gb_per_s"`
@@ -63,7 +63,7 @@ type Step struct {
 // never stands for a time that did not come; JSON has no infinity.
 const never = math.MaxFloat64
 
-// measuredRate is what a transfer says of itself: by slices, between the beginning and the end of its interval.
+// measuredRate returns the rate of a transfer, by the slices that arrived between the beginning and the end of its interval.
 func measuredRate(ideal float64, p *rail.Point) Rate {
 	out := Rate{Ideal: ideal, CPUPerGB: p.CPU.PerGB}
 	sum := int64(0)
@@ -103,7 +103,7 @@ func (r *Result) settle() {
 	r.judge()
 }
 
-// newRow is the medians of the points of a key.
+// newRow returns the medians over the points of a key, of which there is at least one.
 func newRow(k Key, points []Point) Row {
 	rates := each(points, func(p *Point) float64 { return p.GBps })
 	row := Row{
@@ -116,8 +116,8 @@ func newRow(k Key, points []Point) Row {
 	return row
 }
 
-// newSteps are the medians of what the failovers say of each step of their schedule, as far as
-// any of them came.
+// newSteps returns a Step for each step of the schedule that one of the failovers has come to, with
+// medians over those that have.
 func newSteps(schedule []happening, failovers []*rail.FailoverResult) (steps []Step) {
 	for i, h := range schedule {
 		var all []rail.Recovery
@@ -143,7 +143,7 @@ func newSteps(schedule []happening, failovers []*rail.FailoverResult) (steps []S
 	return steps
 }
 
-// each returns a value of each of all.
+// each returns of(v) for each v of all.
 func each[T any](all []T, of func(*T) float64) (values []float64) {
 	for i := range all {
 		values = append(values, of(&all[i]))

@@ -55,7 +55,7 @@ func (c *Config) begin() (o outcome, err error) {
 	return outcome{Started: time.Now(), Machine: observe.Describe(), Rounds: c.Rounds}, err
 }
 
-// An outcome is the part of a result that all runs in rounds have.
+// An outcome is the part of a result that all runs share.
 type outcome struct {
 	Started time.Time       `json:"started"`
 	Seconds float64         `json:"seconds"`
@@ -64,8 +64,8 @@ type outcome struct {
 	Notes   []string        `json:"notes,omitempty"`
 }
 
-// end prints and keeps the report of a run whose rounds ended with err, and holds its figures to their
-// limits. When ctx is done it does so with what there is. It does nothing with an error before anything was measured.
+// end prints the report of a run whose rounds ended with err, writes it to Out, and returns judge's error
+// if all went well. After an error, ctx's included, it reports what there is; some says whether that is anything.
 func (c *Config) end(ctx context.Context, err error, o *outcome, some bool, report func() *document.Document, judge func() error) error {
 	err = errors.Join(context.Cause(ctx), err)
 	o.Seconds = time.Since(o.Started).Seconds()

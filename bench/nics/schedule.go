@@ -22,7 +22,8 @@ type happening struct {
 	rate   int64 // bits a second; of the action rate only
 }
 
-// inflict does what happens, and writes down for kvferry rail failover when it began.
+// inflict has the lab do the step. It writes a line with the time at which it began to journal, in the form that
+// kvferry rail failover reads.
 func (h *happening) inflict(l *lab.Lab, journal io.Writer) error {
 	line, err := json.Marshal(map[string]any{"unix_ns": time.Now().UnixNano(), "action": h.action, "nic": h.nic, "rate": h.rate})
 	if err == nil {

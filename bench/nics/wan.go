@@ -17,7 +17,7 @@ type WANConfig struct {
 	Config
 	Cases  []string      // by name; default all
 	Warmup time.Duration // before a rate is measured, for windows to grow
-	// Options are those of each rail's spec, "congestion=bbr". Default none.
+	// Options go behind the ? of each rail's spec: "congestion=bbr". Default none.
 	Options string
 	Beside  []string // others on the same links, "mptcp" and "ucx"; default none
 }
@@ -104,7 +104,7 @@ func (x *wanRun) measure(ctx context.Context, round int, c *wanCase) error {
 	return nil
 }
 
-// keepRate keeps a rate once it is known whether it was disturbed.
+// keepRate returns a function that adds the rate to the result, with what the machine did meanwhile.
 func (x *wanRun) keepRate(round int, c *wanCase, by string, r Rate) func(Notice) {
 	return func(n Notice) {
 		p := WANPoint{Case: c.name, By: by, Round: round, Rate: r, Percent: r.percent(), Notice: n}
@@ -146,7 +146,7 @@ func (x *wanRun) kvferry(ctx context.Context, l *lab.Lab, round int, c *wanCase)
 	}, ctx.Err()
 }
 
-// specs are the rails of a case.
+// specs returns the rails of a case.
 func (c *wanCase) specs(options string) (all []string) {
 	if options != "" {
 		options = "?" + options
@@ -164,7 +164,8 @@ const (
 	wanDepth = "8"
 )
 
-// duration is how long a rate is measured: with black holes, for whole periods.
+// duration rounds the time for which a rate is measured up to whole periods of black holes, three at least, if
+// the case has these.
 func (c *wanCase) duration(d time.Duration) time.Duration {
 	if c.holed {
 		d = max((d+holePeriod-1)/holePeriod, 3) * holePeriod

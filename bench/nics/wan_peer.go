@@ -37,7 +37,7 @@ var peers = []peer{
 	{name: "UCX", flag: "ucx", absent: noUCX, spins: true, rate: ucxRate},
 }
 
-// peerNames are the others by flag.
+// peerNames returns the peers' flags.
 func peerNames() (names []string) {
 	for _, p := range peers {
 		names = append(names, p.flag)
@@ -45,14 +45,10 @@ func peerNames() (names []string) {
 	return names
 }
 
-// checkBeside says what is none of the others.
+// checkBeside adds a fault for each name that is no peer's.
 func checkBeside(bad *config.Faults, names []string) {
 	for _, name := range names {
-		known := false
-		for _, p := range peers {
-			known = known || p.flag == name
-		}
-		bad.Refuse(!known, "Beside", name, "use some of %s", strings.Join(peerNames(), ", "))
+		bad.Refuse(!slices.Contains(peerNames(), name), "Beside", name, "use some of %s", strings.Join(peerNames(), ", "))
 	}
 }
 

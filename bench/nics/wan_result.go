@@ -1,7 +1,6 @@
 package nics
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -9,7 +8,7 @@ import (
 	"kvferry/bench/rail"
 )
 
-// kvferry is who measures, beside others.
+// kvferry is the name of the rails in a [WANPoint], where peers have theirs.
 const kvferry = "kvferry"
 
 // A WANResult is all rounds of the cases.
@@ -58,50 +57,35 @@ func (r *WANResult) settle() {
 const behindPeers = 2.0
 
 func (r *WANResult) rateRow(c *wanCase) Figure {
-	row := Figure{Case: c.name, What: c.what, Unit: ofIdeal, Least: c.least}
-	by := map[string]*undisturbed{}
-	for i := range r.Points {
-		if p := &r.Points[i]; p.Case == c.name {
-			if by[p.By] == nil {
-				by[p.By] = &undisturbed{}
-			}
-			by[p.By].add(p.Round, &p.Notice, p.Percent)
-		}
+	by := func(name string) Figure {
+		f := Figure{Case: c.name, What: c.what, Unit: ofIdeal, Least: c.least}
+		return over(f, r.Points, func(p *WANPoint) (int, *Notice, float64, bool) {
+			return p.Round, &p.Notice, p.Percent, p.Case == c.name && p.By == name
+		})
 	}
-	least := row.Least
-	for name, u := range by {
-		if name != kvferry && len(u.values) > 0 {
+	row, least := by(kvferry), c.least
+	for _, name := range r.peers() {
+		if peer := by(name); peer.Kept > 0 {
 			if row.Peers == nil {
 				row.Peers = map[string]float64{}
 			}
-			row.Peers[name] = median(u.values)
-			least = max(least, row.Peers[name]-behindPeers)
+			row.Peers[name] = peer.Value
+			least = max(least, peer.Value-behindPeers)
 		}
 	}
-	cmp.Or(by[kvferry], &undisturbed{}).fill(&row)
 	row.judge(least > 0, row.Value >= least)
 	return row
 }
 
 func (r *WANResult) stepRows(c *wanCase) (rows []Figure) {
-	all := make([]undisturbed, len(c.limits))
-	for i := range r.Failovers {
-		f := &r.Failovers[i]
-		if f.Case != c.name {
-			continue
-		}
-		steps := newSteps(c.schedule, []*rail.FailoverResult{f.FailoverResult})
-		for k, limit := range c.limits {
+	for _, limit := range c.limits {
+		row := over(Figure{Case: c.name, What: limit.what, Unit: inMS, Most: limit.most}, r.Failovers, func(f *WANFailover) (int, *Notice, float64, bool) {
 			value := float64(never)
-			if limit.step < len(steps) {
+			if steps := newSteps(c.schedule, []*rail.FailoverResult{f.FailoverResult}); f.Case == c.name && limit.step < len(steps) {
 				value = limit.of(&steps[limit.step])
 			}
-			all[k].add(f.Round, &f.Notice, value)
-		}
-	}
-	for k, limit := range c.limits {
-		row := Figure{Case: c.name, What: limit.what, Unit: inMS, Most: limit.most}
-		all[k].fill(&row)
+			return f.Round, &f.Notice, value, f.Case == c.name
+		})
 		row.judge(true, row.Value <= limit.most)
 		rows = append(rows, row)
 	}
