@@ -1,6 +1,7 @@
 package nics
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -92,11 +93,8 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 	_, ended := output(ctx, l, 1, filepath.Join(cfg.Bin, "kvferry"), "bench", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
 		"--random-input-len", strconv.Itoa(cfg.InputLen), "--random-output-len", "2", "--num-prompts", strconv.Itoa(cfg.Prompts),
 		"--max-concurrency", "1", "--out", cfg.Out)
-	switch {
-	case ended != nil && ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case ended != nil:
-		return nil, ended
+	if ended != nil {
+		return nil, cmp.Or(context.Cause(ctx), ended)
 	}
 	r, err := cfg.read()
 	if err != nil {
@@ -177,13 +175,11 @@ func aheads(ctx context.Context, l *lab.Lab) (ahead, undirected int, err error) 
 	return ahead, undirected, nil
 }
 
-// countAheads reads them from a page of metrics.
+// countAheads returns the counts of a page of metrics.
 func countAheads(page *observe.Snapshot) (ahead, undirected int) {
-	count := func(name string) int {
-		n, _ := page.Counter(name)
-		return int(n)
-	}
-	return count("kvferry:prompts_ahead_total"), count("kvferry:prompts_undirected_total")
+	n, _ := page.Counter("kvferry:prompts_ahead_total")
+	up, _ := page.Counter("kvferry:prompts_undirected_total")
+	return int(n), int(up)
 }
 
 // write prints the terms.

@@ -39,12 +39,10 @@ func (r *Rate) percent() float64 { return 100 * r.GBps * 1e9 / r.Ideal }
 // A Row is an experiment: medians over the rounds.
 type Row struct {
 	Key
-	GBps     float64   `json:"gb_per_s"`
-	Low      float64   `json:"gb_per_s_low"` // of the rounds
-	High     float64   `json:"gb_per_s_high"`
-	Percent  float64   `json:"percent_of_ideal"`
-	CPUPerGB float64   `json:"cpu_s_per_gb"`
-	Shares   []float64 `json:"shares"`
+	Rate
+	Low     float64 `json:"gb_per_s_low"` // of the rounds
+	High    float64 `json:"gb_per_s_high"`
+	Percent float64 `json:"percent_of_ideal"`
 }
 
 // A Step is a fault of the failover run: medians over the rounds. Infinite is that
@@ -82,16 +80,10 @@ func measuredRate(ideal float64, p *rail.Point) Rate {
 // settle makes the rows, steps and limits of what there is.
 func (r *Result) settle() {
 	r.Rows, r.Wrong = nil, 0
-	byKey := map[Key][]Point{}
-	var keys []Key
 	for _, p := range r.Points {
-		if byKey[p.Key] == nil {
-			keys = append(keys, p.Key)
+		if !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Key == p.Key }) {
+			r.Rows = append(r.Rows, newRow(p.Key, r.Points))
 		}
-		byKey[p.Key] = append(byKey[p.Key], p)
-	}
-	for _, k := range keys {
-		r.Rows = append(r.Rows, newRow(k, byKey[k]))
 	}
 	r.Steps = newSteps(schedule, r.Failovers)
 	for _, f := range r.Failovers {
@@ -105,11 +97,11 @@ func (r *Result) settle() {
 
 // newRow returns the medians over the points of a key, of which there is at least one.
 func newRow(k Key, points []Point) Row {
+	points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return p.Key != k })
 	rates := each(points, func(p *Point) float64 { return p.GBps })
-	row := Row{
-		Key: k, GBps: median(rates), Low: slices.Min(rates), High: slices.Max(rates), Percent: median(each(points, func(p *Point) float64 { return p.percent() })),
-		CPUPerGB: median(each(points, func(p *Point) float64 { return p.CPUPerGB })),
-	}
+	row := Row{Key: k, Low: slices.Min(rates), High: slices.Max(rates)}
+	row.Ideal, row.GBps, row.CPUPerGB = points[0].Ideal, median(rates), median(each(points, func(p *Point) float64 { return p.CPUPerGB }))
+	row.Percent = row.percent()
 	for i := range points[0].Shares {
 		row.Shares = append(row.Shares, median(each(points, func(p *Point) float64 { return p.Shares[i] })))
 	}
