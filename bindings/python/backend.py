@@ -25,8 +25,8 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GO = os.environ.get("GO") or "go"
 
-# A command of cmd/ and its name on a PATH: "proxy" would not be ours alone.
-PROGRAMS = {"kvferry": "kvferry", "proxy": "kvferry-proxy", "prefill": "kvferry-prefill", "decode": "kvferry-decode"}
+# The program, a command of cmd/: the daemons are commands of it.
+PROGRAM = "kvferry"
 NEWEST_CXX = 29  # GLIBCXX_3.4.29, of g++ 11: all systems with glibc 2.34 have it
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -54,7 +54,7 @@ Classifier: Topic :: System :: Networking
 Description-Content-Type: text/plain
 
 The transfer engine of kvferry for Python (import kvferry) and C (kvferry.h and libkvferry.so in the package's
-folder, and a plugin for NIXL), and kvferry's programs: kvferry, kvferry-proxy, kvferry-prefill, kvferry-decode. They need glibc and
+folder, and a plugin for NIXL), and the program kvferry. They need glibc and
 nothing else; libibverbs is opened if a rail over RDMA is asked for.
 """
 
@@ -86,7 +86,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
         files = {name: f for name, f in files.items() if f.is_file() and "__pycache__" not in f.parts}
         files["kvferry/kvferry.h"] = scratch / "kvferry.h"
         files |= {f"kvferry/{f.name}": f for f in binaries if f.suffix == ".so"}
-        files |= {f"kvferry-{version}.data/scripts/{name}": scratch / program for program, name in PROGRAMS.items()}
+        files[f"kvferry-{version}.data/scripts/{PROGRAM}"] = scratch / PROGRAM
         info, found = f"kvferry-{version}.dist-info", licenses()
         files |= {f"{info}/licenses/{name}": f for name, f in found.items()}
         texts = {
@@ -111,10 +111,10 @@ def go(*arguments, **environment):
 
 
 def compile_all(to):
-    """Builds the programs and the libraries, and returns all files."""
-    go("build", *FLAGS, "-o", f"{to}/", *(f"./cmd/{program}" for program in PROGRAMS), CGO_ENABLED="1")
+    """Builds the program and the libraries, and returns all files."""
+    go("build", *FLAGS, "-o", f"{to}/", f"./cmd/{PROGRAM}", CGO_ENABLED="1")
     go("build", *FLAGS, "-tags=cshared", "-buildmode=c-shared", "-o", f"{to}/libkvferry.so", "./cmd/libkvferry", CGO_ENABLED="1")
-    built = [to / name for name in (*PROGRAMS, "libkvferry.so")]
+    built = [to / name for name in (PROGRAM, "libkvferry.so")]
     shutil.copy(ROOT / "cmd" / "libkvferry" / "kvferry.h", to)
     if shutil.which(os.environ.get("CXX", "g++")):
         flags = f"-s {os.environ.get('CXXFLAGS', '')}"

@@ -19,7 +19,7 @@ import sysconfig
 import tempfile
 import zipfile
 
-PROGRAMS = ("kvferry", "kvferry-proxy", "kvferry-prefill", "kvferry-decode")
+COMMANDS = ("bench", "proxy", "node")
 
 TRANSFER = """
 import os, kvferry
@@ -85,9 +85,9 @@ def check(wheel, root):
     version = run("kvferry", "--version").split()[1].rstrip(",")
     if said.splitlines()[-1] != f"kvferry {version}":
         sys.exit(f"check.py: kvferry is of {version}, and the library says: {said}")
-    for program in PROGRAMS:
-        if f"\nUsage:\n  {program} " not in run(program, "--help"):
-            sys.exit(f"check.py: {program} --help has no usage")
+    for command in COMMANDS:
+        if f"\nUsage:\n  kvferry {command} " not in run("kvferry", command, "--help"):
+            sys.exit(f"check.py: kvferry {command} --help has no usage")
     if "TTFT" not in run("kvferry", "sim", "--num-prompts", "8", "--out", str(at / "simulate")):
         sys.exit("check.py: kvferry sim has no TTFT")
     return chroot

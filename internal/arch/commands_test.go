@@ -257,7 +257,7 @@ func TestCommandsCanFail(t *testing.T) {
 	}
 }
 
-// TestProgramName: a program has the name of its file, as in the wheel, where "decode" would be no name for a PATH.
+// TestProgramName: a program has the name of its file in its help, version, errors and completion.
 func TestProgramName(t *testing.T) {
 	t.Parallel()
 	dir, err := bin()

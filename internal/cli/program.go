@@ -55,7 +55,7 @@ func (s *Status) Unwrap() error { return s.Err }
 
 // Main runs the program in its process and exits. The first signal that asks it to end
 // ends its context, a second one the process: once ctx is over, signals have their usual
-// effect again. The program has the name of its file: a wheel's proxy is kvferry-proxy.
+// effect again. The program has the name of its file.
 func (p Program) Main() {
 	p.Root.Use = strings.Replace(p.Root.Use, p.Root.Name(), filepath.Base(os.Args[0]), 1)
 	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
