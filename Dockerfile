@@ -1,4 +1,4 @@
-# kvferry and its daemons.
+# kvferry, which is the daemons too.
 #
 #	docker build -t kvferry .
 #	docker run --rm kvferry kvferry reproduce mooncake --clock virtual --rows 256/q8
@@ -12,7 +12,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=1 go build -trimpath -ldflags=-s -o /out/ ./cmd/proxy ./cmd/prefill ./cmd/decode ./cmd/kvferry
+RUN CGO_ENABLED=1 go build -trimpath -ldflags=-s -o /out/ ./cmd/kvferry
 
 FROM debian:bookworm-slim
 # Rails over RDMA open libibverbs and its drivers. Debian keeps one version of a package, so none
