@@ -4,7 +4,8 @@
 //     Elsewhere it has to call [Tie]: its standard input is a pipe that only the parent
 //     holds open.
 //   - It leads a process group of its own, so that a Ctrl-C at the terminal reaches the
-//     parent only. On Linux, what it leaves of its group is killed.
+//     parent only. On Linux, what it leaves of its group is killed. With Cmd.Group the whole
+//     group ends with the parent, and not only the child.
 //   - Its output is read until it has ended, and the last lines of its log are kept for errors.
 package proc
 
@@ -66,6 +67,13 @@ type Cmd struct {
 	Announce string
 	Port     int
 
+	// Group has the child's whole process group killed when the parent ends, kill -9 included:
+	// a shell beside the child waits for that. Without Group, what the child has started
+	// outlives a parent that is killed. On Linux, Group also gives what the child leaves of its
+	// group until the end of Grace, if the parent has asked for the end, before it is killed. A
+	// process that has left the group, as setsid has it do, is not found in either case.
+	Group bool
+
 	// Log gets the child's standard error, and its standard output unless Out gets that.
 	// Each gets one Write a line, from one goroutine, and may be nil. Its errors are
 	// ignored, since a full disk must not end the child.
@@ -89,6 +97,7 @@ type Proc struct {
 	hello   chan string    // has room for one
 	reading sync.WaitGroup // reads HelloFD
 	asked   atomic.Bool    // the parent has sent a signal
+	watcher *watcher       // nil without Group
 	kills   int64          // oomKills before the start
 	mu      sync.Mutex
 	tail    []string
@@ -132,16 +141,26 @@ func Start(ctx context.Context, c Cmd) (*Proc, error) {
 			}
 		})
 	}
+	if c.Group {
+		if p.watcher, err = startWatcher(); err != nil {
+			life.Close()
+			return nil, err
+		}
+	}
 	started := make(chan error, 1)
 	go func() {
 		// The kernel ties the child to the thread that forks it, so this one has to live as
 		// long as the child. It ends with the goroutine, since it may be in another namespace.
 		runtime.LockOSThread()
 		err := fork(cmd, c.Namespace)
-		started <- err
-		if err == nil {
-			p.wait(out, log)
+		if err != nil {
+			p.watcher.end()
+			started <- err
+			return
 		}
+		p.watcher.watch(p.Pid())
+		started <- nil
+		p.wait(out, log)
 	}()
 	if err := <-started; err != nil {
 		life.Close()
@@ -187,7 +206,13 @@ func (p *Proc) await(ctx context.Context) error {
 // wait returns when the child has ended and its output is read.
 func (p *Proc) wait(out, log *lines) {
 	defer close(p.done)
-	endGroup(p.Pid())
+	endGroup(p.Pid(), func() time.Duration {
+		if p.c.Group && p.asked.Load() {
+			return p.c.Grace
+		}
+		return 0
+	})
+	p.watcher.end() // before the child's number may be another group's
 	err := p.cmd.Wait()
 	p.In.Close()
 	out.flush()

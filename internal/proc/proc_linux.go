@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,10 +21,14 @@ func fork(cmd *exec.Cmd, namespace int) error {
 	return cmd.Start()
 }
 
-// endGroup waits until a child has ended and kills what is left of its group. The child is
-// left to be waited for, so that no other process can have its number yet.
-func endGroup(pid int) {
+// endGroup waits until a child has ended, then as long as grace returns for the rest of its
+// group, and kills what is left of it. The child is left to be waited for, so that no other
+// process can have its number yet.
+func endGroup(pid int, grace func() time.Duration) {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+	for until := time.Now().Add(grace()); time.Now().Before(until) && populated(pid); {
+		time.Sleep(lookPeriod)
 	}
 	_ = syscall.Kill(-pid, syscall.SIGKILL) // it may be empty
 }

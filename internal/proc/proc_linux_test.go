@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,6 +57,52 @@ func TestGroupIsSwept(t *testing.T) {
 	})
 	if err := p.Stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestGroupDiesWithParent: kill -9 of its parent ends what a child with Group has started.
+func TestGroupDiesWithParent(t *testing.T) {
+	t.Parallel()
+	c := role("parent of a group")
+	said := make(chan string, 1)
+	c.Log = Lines(func(line string) { said <- line })
+	parent := start(t, c)
+	grandchild := atoi(t, <-said)
+	if !alive(grandchild) {
+		t.Fatal("there was no grandchild")
+	}
+	if err := syscall.Kill(parent.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the grandchild's end", func() bool { return !alive(grandchild) })
+}
+
+// TestGroupHasGrace: what outlives a child with Group that was asked to end may save its work, and
+// is killed after Grace.
+func TestGroupHasGrace(t *testing.T) {
+	t.Parallel()
+	const script = `sh -c 'trap "sleep 0.2; echo saved; %s" TERM; echo $$; while :; do sleep 0.02; done' & wait`
+	for then, want := range map[string]string{"exit": "<nil>", "trap : TERM": "did not end within 1s and was killed"} {
+		said := make(chan string, 2)
+		c := shell(fmt.Sprintf(script, then))
+		c.Group, c.Stop, c.Log = true, syscall.SIGTERM, Lines(func(line string) { said <- line })
+		if then != "exit" {
+			c.Grace = time.Second
+		}
+		p := start(t, c)
+		left := atoi(t, <-said)
+		if own, err := syscall.Getpgid(p.watcher.cmd.Process.Pid); err != nil || own != p.watcher.cmd.Process.Pid {
+			t.Errorf("the watcher is in group %d, where a Ctrl-C reaches it: %v", own, err)
+		}
+		if err := p.Stop(); fmt.Sprint(err) != want || alive(left) {
+			t.Errorf("%s: %v, want %s; is process %d left: %t", then, err, want, left, alive(left))
+		}
+		if p.watcher.cmd.ProcessState == nil {
+			t.Error("the watcher is left")
+		}
+		if tail := p.Tail(); !slices.Contains(tail, "saved") {
+			t.Errorf("%s: %q", then, tail)
+		}
 	}
 }
 

@@ -43,6 +43,12 @@ func TestMain(m *testing.M) {
 			select {}
 		}
 		fmt.Println(err)
+	case "parent of a group":
+		c := shell("trap '' TERM; sleep 1000 & echo $!; wait")
+		c.Group, c.Log = true, os.Stdout
+		if _, err := Start(context.Background(), c); err == nil {
+			select {}
+		}
 	case "":
 		os.Exit(m.Run())
 	}

@@ -72,6 +72,24 @@ func CPUTime(dir string) (cpu time.Duration, err error) {
 	return cpu, nil
 }
 
+// populated reports whether a process of a group runs. One that has ended and that nobody has
+// waited for does not.
+func populated(group int) bool {
+	all, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
+	for _, name := range all {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended since
+		}
+		// State, parent and group are behind the command, proc_pid_stat(5).
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) > 2 && f[0] != "Z" && f[2] == strconv.Itoa(group) {
+			return true
+		}
+	}
+	return false
+}
+
 // number returns the number behind the first name in a file of /proc.
 func number(text []byte, name string) (n int64, err error) {
 	_, rest, _ := bytes.Cut(text, []byte(name))
