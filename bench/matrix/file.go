@@ -1,80 +1,79 @@
 package matrix
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
+	"io"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"kvferry/internal/config"
 )
 
-// A File is what is to be run: every client against every server.
+// A File lists what is run: every client against every server.
 type File struct {
 	Model   string // {model}, where a server has none of its own
 	Servers []Server
 	Clients []Client
 
-	path  string         // of the file, as it was given
-	dir   string         // absolute folder of the file: {dir}, and where servers run
-	lines map[string]int // from a field, "servers[0].stop", to its line
+	path   string  // of the file, as it was given
+	dir    string  // absolute folder of the file: {dir}, and where servers run
+	fields []field // in the order of the text
 }
 
-// A Server is a command, or the URL of a server that runs already.
+// A Server is a command, or the URL of a server that runs already. What has no name in JSON does
+// not change what is measured: see [Pair].
 type Server struct {
 	Name    string            `json:"name"`
 	Command Command           `json:"command"`
-	Env     map[string]string `json:"env,omitempty"` // besides kvferry's own
+	Env     map[string]string `json:"env,omitempty"` // added to kvferry's own
 	Dir     string            `json:"dir,omitempty"` // where it runs; the file's folder if empty
-	// URL is {url}; of a command it is http://{host}:{port} if empty.
+	// URL is {url}. A command's is http://{host}:{port} if empty.
 	URL   string `json:"url,omitempty"`
 	Host  string `json:"host,omitempty"`  // 127.0.0.1 if empty
-	Port  int    `json:"port,omitempty"`  // 0: one that is free, another for each start
-	Model string `json:"model,omitempty"` // instead of the file's
-	Ready Ready  `json:"ready"`
-	Stop  Stop   `json:"stop"`
-	// Share has one process serve all clients in turn. By default each pair gets a server of
+	Port  int    `json:"port,omitempty"`  // 0: a free one, another for each start
+	Model string `json:"model,omitempty"` // in place of the file's
+	Ready Ready  `json:"-"`
+	Stop  Stop   `json:"-"`
+	// Share has one process serve all clients in turn. By default each pair has a server of
 	// its own, so that no client finds the caches that another has filled.
 	Share bool `json:"share,omitempty"`
 }
 
-// Ready is how a server tells that it is ready: by a line, a URL, or both.
+// Ready says how a server announces that it is ready: by a line, a URL, or both.
 type Ready struct {
-	Line   string        `json:"line,omitempty"`   // regular expression in its output
-	URL    string        `json:"url,omitempty"`    // answers 200 to 299
-	Within time.Duration `json:"within,omitempty"` // DefaultReady if 0, DefaultRunning of a server that runs already
+	Line   string        // regular expression in its output
+	URL    string        // answers 200 to 299
+	Within time.Duration // DefaultReady if 0, DefaultRunning for a server that runs already
 }
 
-// Stop is how a command is ended.
+// Stop says how a command is ended.
 type Stop struct {
-	Signal string        `json:"signal,omitempty"` // a name without SIG; TERM if empty
-	Within time.Duration `json:"within,omitempty"` // then it is killed; DefaultStop if 0
+	Signal string        // a name without SIG; TERM if empty
+	Within time.Duration // then it is killed; DefaultStop if 0
 }
 
 // A Client is a command that is run against each server.
 type Client struct {
 	Name    string            `json:"name"`
-	Bench   string            `json:"bench,omitempty"` // flags of kvferry bench, instead of a command
+	Bench   string            `json:"bench,omitempty"` // flags of kvferry bench, in place of a command
 	Command Command           `json:"command"`
 	Env     map[string]string `json:"env,omitempty"`
-	Dir     string            `json:"dir,omitempty"`    // where it runs; the pair's result folder if empty
-	Within  time.Duration     `json:"within,omitempty"` // then it is ended, and the pair has failed; DefaultClient if 0
-	Stop    Stop              `json:"stop"`
+	Dir     string            `json:"dir,omitempty"` // where it runs; the pair's result folder if empty
+	Within  time.Duration     `json:"-"`             // then it is ended, and the pair has failed; DefaultClient if 0
+	Stop    Stop              `json:"-"`
 }
 
-// A Command is a line for the shell, or words that are run as they are.
-type Command struct {
-	Line  string   `json:"line,omitempty"`
-	Words []string `json:"words,omitempty"`
-}
-
-// What is waited for. Loading a large model takes minutes, and so does a long run; 4 hours end
+// Defaults of a file. Loading a large model takes minutes, and so does a long run; 4 hours end
 // a client that hangs before a night is over.
 const (
 	DefaultReady   = 15 * time.Minute
@@ -84,173 +83,13 @@ const (
 	DefaultHost    = "127.0.0.1"
 )
 
-// signals are those that a command can be stopped with.
+// signals are the signals that a command can be stopped with.
 var signals = map[string]syscall.Signal{
 	"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT,
 	"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "KILL": syscall.SIGKILL,
 }
 
-// name is a folder's name, without what a shell or a file system takes amiss.
-var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+=,-]*$`)
-
-// ReadFile reads a file in YAML or JSON. Its errors are a [config.Invalid] whose faults have
-// the field "File": FILE:LINE, the field there, what is wrong and what would do.
-func ReadFile(path string) (*File, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		var bad config.Faults
-		bad.Check("File", fmt.Errorf("%q: %w", path, plainRead(err)))
-		return nil, bad.Err("")
-	}
-	return parse(path, text)
-}
-
-// parse reads the text of a file that lies at path.
-func parse(path string, text []byte) (*File, error) {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
-	}
-	f := &File{path: path, dir: filepath.Dir(abs), lines: map[string]int{}}
-	var faults config.Faults
-	f.decode(text, &faults)
-	if len(faults) == 0 {
-		f.validate(&faults)
-	}
-	if len(faults) > 0 {
-		return nil, faults.Err("")
-	}
-	return f, nil
-}
-
-// plainRead says in plain words why a file cannot be read.
-func plainRead(err error) error {
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return errors.New("there is no such file: name one in YAML or JSON, like examples/matrix/two-handoffs.yaml")
-	case errors.Is(err, syscall.EISDIR):
-		return errors.New("it is a folder: name a file in YAML or JSON")
-	}
-	return err
-}
-
-// fault notes what is wrong with a field, at its line or that of the next field around it.
-func (f *File) fault(faults *config.Faults, field string, err error) {
-	if field != "" {
-		err = fmt.Errorf("%s: %w", field, err)
-	}
-	faults.Check("File", fmt.Errorf("%s:%d: %w", f.path, f.line(field), err))
-}
-
-// line is that of a field, or of the next field around it.
-func (f *File) line(field string) int {
-	for end := len(field); end > 0; end = strings.LastIndexAny(field[:end], ".[") {
-		if n, ok := f.lines[field[:end]]; ok {
-			return n
-		}
-	}
-	return 1
-}
-
-// place says where the file has a server: FILE:LINE: server NAME.
-func (f *File) place(s Server) string {
-	i := slices.IndexFunc(f.Servers, func(one Server) bool { return one.Name == s.Name })
-	return fmt.Sprintf("%s:%d: server %s", f.path, f.line(fmt.Sprintf("servers[%d]", i)), s.Name)
-}
-
-// validate looks at what could be read.
-func (f *File) validate(faults *config.Faults) {
-	bad := func(field, format string, args ...any) {
-		f.fault(faults, field, fmt.Errorf(format, args...))
-	}
-	if len(f.Servers) == 0 {
-		bad("servers", "none given: list a server with a name and a command or url")
-	}
-	if len(f.Clients) == 0 {
-		bad("clients", "none given: list a client with a name and a bench line or a command")
-	}
-	names := func(kind, one string, i int, seen []string) []string {
-		field := fmt.Sprintf("%s[%d]", kind, i)
-		switch {
-		case one == "":
-			bad(field, "it has no name: give it one, which is a folder's too")
-		case !name.MatchString(one):
-			bad(field+".name", "%q: it is a folder's name too: use letters, digits and . _ + = , -", one)
-		case slices.Contains(seen, one):
-			bad(field+".name", "%q: it is given twice: two would have one folder", one)
-		}
-		return append(seen, one)
-	}
-	var seen []string
-	for i, s := range f.Servers {
-		seen = names("servers", s.Name, i, seen)
-		f.validateServer(s, fmt.Sprintf("servers[%d]", i), bad)
-	}
-	seen = nil
-	for i, c := range f.Clients {
-		seen = names("clients", c.Name, i, seen)
-		field := fmt.Sprintf("clients[%d]", i)
-		switch {
-		case c.Bench == "" && c.Command.empty():
-			bad(field, "it has nothing to run: give it a bench line (flags of kvferry bench) or a command")
-		case c.Bench != "" && !c.Command.empty():
-			bad(field+".command", "it has a bench line too: leave one of them out")
-		}
-		f.validateCommand(c.line(), field, bad)
-		validateStop(c.Stop, field, bad)
-	}
-	f.validatePlaceholders(bad)
-}
-
-func (f *File) validateServer(s Server, field string, bad func(field, format string, args ...any)) {
-	runs := !s.Command.empty()
-	switch {
-	case !runs && s.URL == "":
-		bad(field, "it has neither command nor url: give it one")
-	case runs && s.Ready.Line == "" && s.Ready.URL == "":
-		bad(field+".ready", "none given: say what tells that it is ready: line, a regular expression in its output, or url, which answers 200")
-	case !runs && s.Ready.Line != "":
-		bad(field+".ready.line", "a server that runs already has no output here: use ready.url, or leave it out")
-	case !runs && s.Share:
-		bad(field+".share", "a server that runs already serves all clients anyway: leave it out")
-	case !runs && (s.Stop != Stop{}):
-		bad(field+".stop", "a server that runs already is not stopped: leave it out")
-	}
-	if _, err := regexp.Compile(s.Ready.Line); err != nil {
-		bad(field+".ready.line", "%q: it is no regular expression (RE2): %s", s.Ready.Line, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
-	}
-	for at, text := range map[string]string{field + ".url": s.URL, field + ".ready.url": s.Ready.URL} {
-		u, err := url.Parse(expand(text, func(string) string { return "1" }))
-		if text != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") && !strings.HasPrefix(text, "{url}") {
-			bad(at, "%q: write http://host:port or https://host:port, with a path if need be", text)
-		}
-	}
-	if s.Port < 0 || s.Port > 65535 {
-		bad(field+".port", "%d: use 1 to 65535, or leave it out for one that is free", s.Port)
-	}
-	f.validateCommand(s.Command, field, bad)
-	validateStop(s.Stop, field, bad)
-}
-
-// validateCommand refuses the words of an argv that have nothing to run.
-func (f *File) validateCommand(c Command, field string, bad func(field, format string, args ...any)) {
-	if len(c.Words) > 0 && strings.TrimSpace(c.Words[0]) == "" {
-		bad(field+".command", "its first word is empty: name a program")
-	}
-}
-
-func validateStop(s Stop, field string, bad func(field, format string, args ...any)) {
-	if _, ok := signals[s.signal()]; !ok {
-		names := make([]string, 0, len(signals))
-		for n := range signals {
-			names = append(names, n)
-		}
-		slices.Sort(names)
-		bad(field+".stop.signal", "%q: use %s", s.Signal, config.Or(names))
-	}
-}
-
-// signal is the name of the signal, in the form that signals has.
+// signal returns the signal's name in the form that signals has.
 func (s Stop) signal() string {
 	if s.Signal == "" {
 		return "TERM"
@@ -258,23 +97,139 @@ func (s Stop) signal() string {
 	return strings.TrimPrefix(strings.ToUpper(s.Signal), "SIG")
 }
 
-func (c Command) empty() bool { return c.Line == "" && len(c.Words) == 0 }
-
-// line is what a client runs: its own command, or kvferry bench with what it needs besides.
-func (c Client) line() Command {
-	if c.Bench == "" {
-		return c.Command
+// ReadFile reads a file in YAML or JSON. Its errors are a [config.Invalid] whose faults have
+// the field "File": FILE:LINE, the field there, what is wrong and what would do.
+func ReadFile(path string) (*File, error) {
+	text, err := config.ReadFile(path)
+	if err != nil {
+		var bad config.Faults
+		bad.Check("File", fmt.Errorf("%w: name one in YAML or JSON, like examples/matrix/two-handoffs.yaml", err))
+		return nil, bad.Err("")
 	}
-	line := "exec {kvferry} bench " + c.Bench
-	given := strings.Fields(strings.ReplaceAll(c.Bench, "=", " "))
-	if !slices.ContainsFunc(given, func(w string) bool { return w == "--base-url" || w == "--host" || w == "--port" }) {
-		line += " --base-url {url}"
-	}
-	if !slices.Contains(given, "--out") {
-		line += " --out {out}"
-	}
-	return Command{Line: line}
+	return parse(path, text)
 }
 
-// Pairs is how many pairs the file makes.
-func (f *File) Pairs() int { return len(f.Servers) * len(f.Clients) }
+// parse reads the text of a file at path.
+func parse(path string, text []byte) (*File, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{path: path, dir: filepath.Dir(abs)}
+	var faults config.Faults
+	if f.decode(text, &faults); len(faults) == 0 {
+		f.check(&faults)
+	}
+	if len(faults) > 0 {
+		return nil, faults.Err("")
+	}
+	return f, nil
+}
+
+// decode reads YAML, and so JSON. It reads the text twice: into nodes, which know their lines,
+// and into f, where yaml refuses fields that there are not.
+func (f *File) decode(text []byte, faults *config.Faults) {
+	var doc yaml.Node
+	in := yaml.NewDecoder(bytes.NewReader(text))
+	err := in.Decode(&doc)
+	if errors.Is(err, io.EOF) {
+		f.fault(faults, "", "it is empty: list servers and clients")
+		return
+	}
+	if m := yamlError.FindStringSubmatch(fmt.Sprint(err)); m != nil {
+		line, _ := strconv.Atoi(m[1]) // 0 where yaml gives none
+		faults.Check("File", fmt.Errorf("%s:%d: this is neither YAML nor JSON: %s", f.path, max(line, 1), m[2]))
+		return
+	}
+	f.locate("", 1, doc.Content[0])
+	if !errors.Is(in.Decode(new(yaml.Node)), io.EOF) {
+		f.fault(faults, "", "it has a second document behind ---: write one")
+	}
+	in = yaml.NewDecoder(bytes.NewReader(text))
+	in.KnownFields(true)
+	err = in.Decode(f)
+	if types, ok := errors.AsType[*yaml.TypeError](err); ok {
+		for _, text := range types.Errors {
+			faults.Check("File", fmt.Errorf("%s:%s", f.path, f.typeFault(text)))
+		}
+	} else if err != nil {
+		f.fault(faults, "", "%v", err)
+	}
+}
+
+// The forms of yaml's errors: a syntax error, and a field that there is not or a value of another type.
+var (
+	yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)`)
+	typeError = regexp.MustCompile("^line (\\d+): (?:field (\\S+) not found|cannot unmarshal (\\S+)(?: `(.*?)(?:\\.\\.\\.)?`)? into (\\S+)$)")
+)
+
+// wanted says what to write for a value of a Go type. It lacks the types of mappings.
+var wanted = map[string]string{
+	"int": "a whole number", "bool": "true or false", "string": "a text", "map[string]string": "names with a value each, NAME: VALUE",
+	"time.Duration": "a time with its unit, like 30s, 10m or 1h30m", "[]string": "a line for the shell, or a list of words",
+	"[]matrix.Server": "a list", "[]matrix.Client": "a list",
+}
+
+// typeFault rewrites an error of yaml's, "line 4: ...", so that it names the field in full and
+// what to write there in place of a Go type: "4: servers[0].port: write a whole number".
+func (f *File) typeFault(text string) string {
+	m := typeError.FindStringSubmatch(text)
+	if m == nil { // a name that is given twice
+		return strings.TrimPrefix(text, "line ")
+	}
+	line, key, tag, value := m[1], m[2], m[3], m[4] // value may be its beginning only
+	what := "there is no such field: kvferry lab matrix --help lists those that there are"
+	if key == "" {
+		what = "write " + cmp.Or(wanted[m[5]], "fields, NAME: VALUE")
+	}
+	for _, at := range slices.Backward(f.fields) { // what is in a field comes after it
+		switch {
+		case key != "" && line == strconv.Itoa(at.line) && strings.HasSuffix("."+at.name, "."+key),
+			line == strconv.Itoa(at.value.Line) && tag == at.value.ShortTag() && strings.HasPrefix(at.value.Value, value):
+			if key == "" && at.value.Value != "" {
+				what = strconv.Quote(at.value.Value) + ": " + what
+			}
+			return line + ": " + strings.TrimPrefix(at.name+": "+what, ": ")
+		}
+	}
+	return line + ": " + what
+}
+
+// A field is a place in a file.
+type field struct {
+	name  string // in full: servers[0].stop
+	line  int    // of its name
+	value *yaml.Node
+}
+
+// locate lists the fields of a node in f.fields.
+func (f *File) locate(name string, line int, n *yaml.Node) {
+	f.fields = append(f.fields, field{name, line, n})
+	for i, inner := range n.Content {
+		switch {
+		case n.Kind == yaml.SequenceNode:
+			f.locate(fmt.Sprintf("%s[%d]", name, i), inner.Line, inner)
+		case i%2 == 1: // the value of the name before it
+			f.locate(strings.TrimPrefix(name+"."+n.Content[i-1].Value, "."), n.Content[i-1].Line, inner)
+		}
+	}
+}
+
+// line returns the line of a field or, if the file does not have it, of what it would be in.
+func (f *File) line(name string) int {
+	for end := len(name); end > 0; end = strings.LastIndexAny(name[:end], ".[") {
+		if i := slices.IndexFunc(f.fields, func(at field) bool { return at.name == name[:end] }); i >= 0 {
+			return f.fields[i].line
+		}
+	}
+	return 1
+}
+
+// fault adds what is wrong with a field.
+func (f *File) fault(faults *config.Faults, field, format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	if field != "" {
+		err = fmt.Errorf("%s: %w", field, err)
+	}
+	faults.Check("File", fmt.Errorf("%s:%d: %w", f.path, f.line(field), err))
+}

@@ -2,7 +2,6 @@ package matrix
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,23 +32,23 @@ func TestReadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, c, d := f.Servers[0], f.Clients[0], f.Clients[1]
-	if f.Pairs() != 4 || a.Ready.Within != 2*time.Minute || a.Stop.signal() != "INT" || a.Env["B"] != "two" || d.Within != time.Hour || len(d.Command.Words) != 3 {
+	if a.Ready.Within != 2*time.Minute || a.Stop.signal() != "INT" || a.Env["B"] != "two" || d.Within != time.Hour || len(d.Command.Words) != 3 {
 		t.Errorf("%+v", f)
 	}
-	if f.model(a) != "m" || f.model(f.Servers[1]) != "other" {
-		t.Errorf("models %q, %q", f.model(a), f.model(f.Servers[1]))
+	pairs, err := f.pairs("out", false)
+	if err != nil || len(pairs) != 4 {
+		t.Fatal(pairs, err)
 	}
-	if got, want := c.line().Line, "exec {kvferry} bench --backend openai --num-prompts 3 --base-url {url} --out {out}"; got != want {
+	if one, other := f.values(pairs[0], "1")["model"], f.values(pairs[2], "1")["model"]; one != "m" || other != "other" {
+		t.Errorf("models %q, %q", one, other)
+	}
+	if got, want := c.command().Line, "exec {kvferry} bench --base-url {url} --out {out} --backend openai --num-prompts 3"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	for _, given := range []string{"--base-url http://x", "--host h --port=1", "--out=o"} {
-		got := Client{Bench: given}.line().Line
-		if strings.Contains(got, "{url}") != strings.HasPrefix(given, "--out") || strings.Contains(got, "{out}") == strings.HasPrefix(given, "--out") {
-			t.Errorf("%s: %q", given, got)
+	for dir, want := range map[string]string{"": "usual", "{port}": filepath.Join(f.dir, "1"), "/abs": "/abs"} {
+		if got := f.process(a.Command, nil, dir, "usual", a.Stop, values{"port": "1"}).Dir; got != want || !filepath.IsAbs(f.dir) {
+			t.Errorf("%q: it runs in %q, want %q", dir, got, want)
 		}
-	}
-	if !filepath.IsAbs(f.dir) || f.folder("", "usual") != "usual" || f.folder("sub", "usual") != filepath.Join(f.dir, "sub") || f.folder("/abs", "usual") != "/abs" {
-		t.Errorf("folders below %q", f.dir)
 	}
 }
 
@@ -65,12 +64,12 @@ func TestFaults(t *testing.T) {
 		"":                                  "m.yaml:1: it is empty: list servers",
 		"a: [":                              "m.yaml:1: this is neither YAML nor JSON: ",
 		"servers:\n\tx":                     "m.yaml:2: this is neither YAML nor JSON: ",
-		"[1]":                               "m.yaml:1: this is a list: write fields here",
+		"[1]":                               "m.yaml:1: write fields, NAME: VALUE",
 		"model: x\n---\nmodel: y":           "it has a second document",
 		"model: x":                          "m.yaml:1: servers: none given",
-		`{"servers": [], "clients": {}}`:    "m.yaml:1: clients: these are fields: write a list",
-		change("model: m", "modell: m"):     "m.yaml:1: modell: there is no such field: use clients, model or servers",
-		change("model: m", "model: [m]"):    "m.yaml:1: model: this is a list: write a text",
+		`{"servers": [], "clients": {}}`:    "m.yaml:1: clients: write a list",
+		change("model: m", "modell: m"):     "m.yaml:1: modell: there is no such field: kvferry lab matrix --help",
+		change("model: m", "model: [m]"):    "m.yaml:1: model: write a text",
 		change("within: 2m", "within: 2"):   `m.yaml:6: servers[0].ready.within: "2": write a time with its unit`,
 		change("within: 2m", "within: -2m"): "m.yaml:6: servers[0].ready.within: -2m: use more than 0s",
 		change("sigint", "TREM"):            `m.yaml:7: servers[0].stop.signal: "TREM": use HUP, INT, KILL`,
@@ -81,17 +80,17 @@ func TestFaults(t *testing.T) {
 		change("name: c", "name: ../c"):                                     `m.yaml:10: clients[0].name: "../c": it is a folder's name too`,
 		change("http://127.0.0.1:8000", "127.0.0.1:8000"):                   `m.yaml:8: servers[1].url: "127.0.0.1:8000": write http://host:port`,
 		change(`url: "http://127.0.0.1:8000", `, ""):                        "m.yaml:8: servers[1]: it has neither command nor url",
-		change("model: other", "stop: {signal: INT}"):                       "m.yaml:8: servers[1].stop: a server that runs already is not stopped",
+		change("model: other", "stop: {signal: INT}"):                       "m.yaml:8: servers[1]: a server that runs already has no output here, serves all clients and is not stopped",
 		change("model: other", "port: eight"):                               `m.yaml:8: servers[1].port: "eight": write a whole number`,
 		change("model: other", "port: 70000"):                               "m.yaml:8: servers[1].port: 70000: use 1 to 65535",
 		change("model: other", "share: yes please"):                         `m.yaml:8: servers[1].share: "yes please": write true or false`,
 		change("{port}", "{prot}"):                                          "m.yaml:4: servers[0].command: {prot} stands for nothing here: use {bin}, {client}",
-		change("    env: {A", "    share: true\n    env: {C: \"{out}\", A"): "m.yaml:6: servers[0].env.C: {out} is not known there",
-		change("A: \"1\"", "A: {}"):                                         "m.yaml:5: servers[0].env.A: these are fields: write a text",
+		change("    env: {A", "    share: true\n    env: {C: \"{out}\", A"): "m.yaml:6: servers[0].env.C: {out} stands for nothing here: use {bin}, {dir}",
+		change("A: \"1\"", "A: {}"):                                         "m.yaml:5: servers[0].env.A: write a text",
 		change("[client, \"{url}\", \"a b\"]", "[\"\", x]"):                 "m.yaml:13: clients[1].command: its first word is empty",
-		change("[client, \"{url}\", \"a b\"]", ""):                          "m.yaml:13: clients[1].command: none given: write a line for the shell",
+		change("[client, \"{url}\", \"a b\"]", ""):                          "m.yaml:12: clients[1]: it has nothing to run",
 		change("    within: 1h", "    bench: --x"):                          "m.yaml:13: clients[1].command: it has a bench line too",
-		change("    within: 1h", "    name: again"):                         "m.yaml:14: clients[1].name: it is given twice",
+		change("    within: 1h", "    name: again"):                         "m.yaml:14: mapping key \"name\" already defined at line 12",
 	} {
 		_, err := parse("m.yaml", []byte(text))
 		var invalid *config.Invalid
@@ -102,6 +101,9 @@ func TestFaults(t *testing.T) {
 	if _, err := parse("m.json", []byte(`{"servers": [{"name": "a", "url": "http://h:1"}], "clients": [{"name": "c", "command": ["true"]}]}`)); err != nil {
 		t.Error(err)
 	}
+	if _, err := parse("m.yaml", []byte(change("^ready$", "^{ready}$"))); err != nil {
+		t.Error(err)
+	}
 	for path, want := range map[string]string{"/nonexistent.yaml": "there is no such file", t.TempDir(): "it is a folder"} {
 		if _, err := ReadFile(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
@@ -109,19 +111,19 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFill: braces of others are left alone, and what is put into a line for a shell is one word
+// TestArgv: braces of others are left alone, and what is put into a line for a shell is one word
 // there.
-func TestFill(t *testing.T) {
-	v := map[string]string{"url": "http://h:1", "out": "/a b/it's", "port": "1"}
+func TestArgv(t *testing.T) {
+	v := values{"url": "http://h:1", "out": "/a b/it's", "port": "1"}
 	for text, want := range map[string]string{
 		"x --port {port} {url}":     "x --port 1 http://h:1",
 		"{port}{port}":              "11",
 		`${port} {{port}} { port }`: `${port} {{port}} { port }`,
 		`{"port": {port}}`:          `{"port": 1}`,
 		"{out}/r":                   `'/a b/it'\''s'/r`,
-		"{unknown} {":               "{unknown} {",
+		"{":                         "{",
 	} {
-		if got := fill(text, v, quoted); got != want {
+		if got := (Command{Line: text}).argv(v); got[2] != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
@@ -132,8 +134,8 @@ func TestFill(t *testing.T) {
 
 // TestPlaceholdersAreListed: the help has each.
 func TestPlaceholdersAreListed(t *testing.T) {
-	for name := range placeholders {
-		if !strings.Contains(Placeholders(), "  {"+name+"} ") {
+	for name := range new(File).values(&Pair{}, "") {
+		if !strings.Contains(Placeholders, "  {"+name+"} ") {
 			t.Errorf("{%s} is not listed", name)
 		}
 	}
@@ -148,17 +150,10 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file, err := parse("m.yaml", text)
 		switch {
-		case err == nil && file.Pairs() == 0:
+		case err == nil && len(file.Servers)*len(file.Clients) == 0:
 			t.Error("nothing to run")
 		case err != nil && !strings.Contains(err.Error(), "m.yaml:"):
 			t.Error(err)
 		}
 	})
-}
-
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -17,34 +17,22 @@ import (
 
 	"kvferry/bench/document"
 	"kvferry/internal/config"
+	"kvferry/internal/proc"
 )
 
 // This binary is a server and a client too: {kvferry} of the files here.
 func TestMain(m *testing.M) {
-	Child()
 	if len(os.Args) > 2 {
 		switch os.Args[1] {
 		case "fake-server":
 			fakeServer(os.Args[2], os.Args[3:])
 		case "ask":
 			ask(os.Args[2])
-		case "matrix":
-			matrix(os.Args[2], os.Args[3])
 		}
 	}
 	// Under the race detector each process would stay for a second more, and these are many.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	os.Exit(m.Run())
-}
-
-// matrix runs a file as kvferry does, but without its signals.
-func matrix(path, out string) {
-	f, err := ReadFile(path)
-	if err == nil {
-		err = Run(context.Background(), Config{File: f, Out: out, Stdout: os.Stdout, Progress: os.Stderr})
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
 }
 
 // ask prints what a server answers; it waits for one that does not listen yet.
@@ -83,8 +71,8 @@ const patience = time.Minute
 
 // A server and a client of the files here. The client reports the count that the server answers.
 const (
-	server = `{name: a, command: "exec {kvferry} fake-server {host}:{port} listening", ready: {line: "^listening$", url: "{url}/", within: 1m}}`
-	client = `{name: x, command: "{kvferry} ask {url}/ > {out}/count; echo '== Serving Benchmark Result =='; echo \"Mean TTFT (ms): $(cat {out}/count) \""}`
+	oneServer = `{name: a, command: "exec {kvferry} fake-server {host}:{port} listening", ready: {line: "^listening$", url: "{url}/", within: 1m}}`
+	oneClient = `{name: x, command: "{kvferry} ask {url}/ > {out}/count; echo '== Serving Benchmark Result =='; echo \"Mean TTFT (ms): $(cat {out}/count) \""}`
 )
 
 func file(t *testing.T, servers, clients string) *File {
@@ -103,36 +91,42 @@ func run(ctx context.Context, f *File, out string, force bool) (stdout, progress
 	return o.String(), p.String(), err
 }
 
-// pairOf is the pair.json of a pair.
+// pairOf reads the pair.json of a pair.
 func pairOf(t *testing.T, out, server, client string) *Pair {
 	t.Helper()
 	p, err := readPair(filepath.Join(out, server, client))
-	if err != nil || p == nil {
+	if err != nil || p.Status == "" {
 		t.Fatalf("%s/%s: %v, %v", server, client, p, err)
 	}
 	return p
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestRun: pairs that go well, a server that does not come up, a client that fails, one that
 // hangs and one that has no program: each fails what is its own and nothing else.
 func TestRun(t *testing.T) {
 	out := t.TempDir()
-	f := file(t, "- "+server+`
-- {name: broken, command: "echo no weights; exit 3", ready: {line: x}}
+	f := file(t, "- "+oneServer+`
+- {name: broken, command: "echo no weights; echo >> tries; exit 3", ready: {line: x}}
 - {name: slow, command: "sleep 100", ready: {line: x, within: 50ms}}
-- {name: missing, command: [/no/such/program], ready: {line: x}}`, "- "+client+`
+- {name: missing, command: [/no/such/program], ready: {line: x}}`, "- "+oneClient+`
 - {name: fails, command: "echo bad flag >&2; exit 7"}
 - {name: hangs, command: [sleep, "100"], within: 100ms}
 - {name: missing, command: [/no/such/program]}`)
 	stdout, progress, err := run(t.Context(), f, out, false)
-	var bad *Failed
-	if !errors.As(err, &bad) || bad.Failed != 15 || bad.Pairs != 16 {
+	if err == nil || err.Error() != "15 of 16 pairs failed; their folders say why" {
 		t.Fatalf("%v\n%s", err, progress)
 	}
 	for pair, want := range map[string]string{
 		"a/x": "", "a/fails": "the client: exit status 7; the last line of its stderr: bad flag", "a/hangs": "the client did not end within 100ms",
 		"a/missing": "/no/such/program", "broken/x": "exit status 3; the last line of " + filepath.Join(out, "broken", "x", "server.log") + ": no weights",
-		"broken/fails": "did not come up", "slow/x": `it is not ready in time: 50ms: no line of its output has "x"`, "missing/hangs": "/no/such/program",
+		"broken/fails": "the server is not there: ended by itself", "slow/x": `it is not ready within 50ms: no line of its output has "x"`, "missing/hangs": "/no/such/program",
 	} {
 		s, c, _ := strings.Cut(pair, "/")
 		p := pairOf(t, out, s, c)
@@ -140,12 +134,15 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %s: %s, want %q", pair, p.Status, p.Error, want)
 		}
 	}
+	if tries, err := os.ReadFile(filepath.Join(f.dir, "tries")); string(tries) != "\n" {
+		t.Errorf("a server that does not come up was tried again: %q, %v", tries, err)
+	}
 	// What is kept: the server's output, the client's, what was run, and figures.
 	p := pairOf(t, out, "a", "x")
 	if log, err := os.ReadFile(filepath.Join(out, "a", "x", serverFile)); err != nil || string(log) != "listening\n" {
 		t.Errorf("%s: %q, %v", serverFile, log, err)
 	}
-	if len(p.Figures) != 1 || p.Figures[0].Values["mean_ttft_ms"] != 2 || p.ClientEnd == nil || p.ServerEnd == nil || p.ServerEnd.Signal == 0 || p.ServerEnd.Killed || !strings.Contains(p.ClientCommand[2], p.URL) {
+	if len(p.Figures) != 1 || p.Figures[0].Values["mean_ttft_ms"] != 2 || p.ServerStop != "" || !strings.Contains(p.ClientCommand[2], p.URL) {
 		t.Errorf("%+v", p)
 	}
 	for _, want := range []string{"4 servers x 4 clients", "mean TTFT ms", "results: " + out} {
@@ -174,7 +171,7 @@ func TestResume(t *testing.T) {
 	out := t.TempDir()
 	mark := filepath.Join(t.TempDir(), "mark")
 	again := fmt.Sprintf(`{name: again, command: "test -e %s"}`, mark)
-	servers := "- " + server
+	servers := "- " + oneServer
 	ran := func(f *File, force bool, want string) {
 		t.Helper()
 		_, progress, err := run(t.Context(), f, out, force)
@@ -190,9 +187,9 @@ func TestResume(t *testing.T) {
 			t.Errorf("%q, want %q: %v\n%s", got, want, err, progress)
 		}
 	}
-	f := file(t, servers, "- "+client+"\n- "+again)
+	f := file(t, servers, "- "+oneClient+"\n- "+again)
 	ran(f, false, "x done; again failed")
-	writeFile(t, filepath.Join(out, "a", "again", "result", "stale.json"), `{"completed": 1, "duration": 1}`)
+	writeFile(t, filepath.Join(out, "a", "again", "result", "stale.json"), `{"completed": 1, "duration": 1, "total_token_throughput": 1}`)
 	writeFile(t, mark, "")
 	ran(f, false, "again done")
 	if got := pairOf(t, out, "a", "again").Figures; len(got) != 0 {
@@ -200,7 +197,7 @@ func TestResume(t *testing.T) {
 	}
 	ran(f, false, "")
 	ran(f, true, "x done; again done")
-	ran(file(t, servers, "- "+strings.Replace(client, "ask {url}", "ask  {url}", 1)+"\n- "+again), false, "x done")
+	ran(file(t, servers, "- "+strings.Replace(oneClient, "ask {url}", "ask  {url}", 1)+"\n- "+again), false, "x done")
 
 	// A folder of something else is left alone.
 	other := filepath.Join(t.TempDir(), "out")
@@ -216,10 +213,13 @@ func TestResume(t *testing.T) {
 func TestShare(t *testing.T) {
 	counts := func(share string) (counts []float64, out string) {
 		out = t.TempDir()
-		s := strings.Replace(server, "{name: a,", "{name: a, share: "+share+",", 1)
-		f := file(t, "- "+s, "- "+client+"\n- "+strings.Replace(client, "name: x", "name: y", 1))
+		s := strings.Replace(oneServer, "{name: a,", "{name: a, share: "+share+",", 1)
+		f := file(t, "- "+s, "- "+oneClient+"\n- "+strings.Replace(oneClient, "name: x", "name: y", 1))
 		if _, progress, err := run(t.Context(), f, out, false); err != nil {
 			t.Fatal(err, progress)
+		}
+		if err := answers(t.Context(), pairOf(t, out, "a", "y").URL, ""); err == nil {
+			t.Errorf("share %s: the server is left", share)
 		}
 		for _, c := range []string{"x", "y"} {
 			counts = append(counts, pairOf(t, out, "a", c).Figures[0].Values["mean_ttft_ms"])
@@ -238,14 +238,13 @@ func TestShare(t *testing.T) {
 	}
 
 	out = t.TempDir()
-	s := strings.Replace(server, "{name: a,", "{name: a, share: true,", 1)
-	f := file(t, "- "+s, `- {name: kills, command: "{kvferry} ask {url}/die; exec sleep 100"}`+"\n- "+client)
+	s := strings.Replace(oneServer, "{name: a,", "{name: a, share: true,", 1)
+	f := file(t, "- "+s, `- {name: kills, command: "{kvferry} ask {url}/die; exec sleep 100"}`+"\n- "+oneClient)
 	_, progress, err := run(t.Context(), f, out, false)
-	var bad *Failed
-	if !errors.As(err, &bad) || bad.Failed != 1 {
+	if err == nil || !strings.HasPrefix(err.Error(), "1 of 2 pairs failed") {
 		t.Fatalf("%v\n%s", err, progress)
 	}
-	if p := pairOf(t, out, "a", "kills"); !strings.Contains(p.Error, "the server ended meanwhile: exit status 9") {
+	if p := pairOf(t, out, "a", "kills"); !strings.Contains(p.Error, "the server ended by itself: exit status 9 meanwhile") {
 		t.Errorf("%+v", p)
 	}
 	if p := pairOf(t, out, "a", "x"); p.Status != StatusDone {
@@ -259,14 +258,14 @@ func TestRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := command{words: []string{os.Args[0], "fake-server", fmt.Sprintf("%s:%d", DefaultHost, port)}, stop: Stop{Signal: "KILL"}, within: patience}.start()
+	p, err := proc.Start(t.Context(), proc.Cmd{Args: []string{os.Args[0], "fake-server", fmt.Sprintf("%s:%d", DefaultHost, port)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { p.stop(); <-p.done }()
+	t.Cleanup(p.Kill)
 	out := t.TempDir()
-	f := file(t, fmt.Sprintf(`- {name: a, url: "http://127.0.0.1:%d"}`, port), "- "+client+
-		"\n"+`- {name: parts, command: "echo {host} {port} {url}"}`)
+	f := file(t, fmt.Sprintf(`- {name: a, url: "http://127.0.0.1:%d"}`, port), "- "+oneClient+
+		"\n"+`- {name: parts, command: "echo {host} {port} $U", env: {U: "{url}"}}`)
 	if _, progress, err := run(t.Context(), f, out, false); err != nil {
 		t.Fatal(err, progress)
 	}
@@ -277,7 +276,7 @@ func TestRunning(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	select {
-	case <-p.done:
+	case <-p.Done():
 		t.Error("the server was stopped")
 	default:
 	}
@@ -292,13 +291,12 @@ func TestRunningGone(t *testing.T) {
 	out := t.TempDir()
 	f := file(t, fmt.Sprintf(`- {name: a, url: "http://127.0.0.1:%d", ready: {within: 50ms}}`, port), `- {name: x, command: "true"}
 - {name: y, command: "true"}`)
-	var bad *Failed
-	if _, progress, err := run(t.Context(), f, out, false); !errors.As(err, &bad) || bad.Failed != 2 {
+	if _, progress, err := run(t.Context(), f, out, false); err == nil || !strings.HasPrefix(err.Error(), "2 of 2 pairs failed") {
 		t.Fatalf("%v\n%s", err, progress)
 	}
 	for _, client := range []string{"x", "y"} {
 		p := pairOf(t, out, "a", client)
-		if !strings.Contains(p.Error, "the server is not there: it is not ready in time: 50ms: ") || p.ClientCommand != nil {
+		if !strings.Contains(p.Error, "the server is not there: it is not ready within 50ms: ") || p.ClientCommand != nil {
 			t.Errorf("%s: %s, client %v", client, p.Error, p.ClientCommand)
 		}
 	}
@@ -308,14 +306,14 @@ func TestRunningGone(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	out := t.TempDir()
 	mark := filepath.Join(t.TempDir(), "mark")
-	f := file(t, "- "+server, "- "+client+fmt.Sprintf("\n- {name: long, command: \"test -e %s || { echo begun; exec sleep 100; }\"}\n- {name: last, command: \"true\"}", mark))
+	f := file(t, "- "+oneServer, "- "+oneClient+fmt.Sprintf("\n- {name: long, command: \"test -e %s || { echo begun; exec sleep 100; }\"}\n- {name: last, command: \"true\"}", mark))
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() {
 		_, _, err := run(ctx, f, out, false)
 		stopped <- err
 	}()
-	await(t, "the second client", func() bool {
+	eventually(t, "the second client", func() bool {
 		text, _ := os.ReadFile(filepath.Join(out, "a", "long", stdoutFile))
 		return string(text) == "begun\n"
 	})
@@ -325,10 +323,10 @@ func TestInterrupted(t *testing.T) {
 	}
 	cancel()
 	var how *Interrupted
-	if err := <-stopped; !errors.As(err, &how) || !errors.Is(err, context.Canceled) || how.Done != 1 || !strings.Contains(err.Error(), "1 of 3 pairs are done and kept; go on with: the same") {
+	if err := <-stopped; !errors.As(err, &how) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 of 3 pairs are done and kept; go on with: the same") {
 		t.Errorf("%v", err)
 	}
-	if p := pairOf(t, out, "a", "long"); p.Status != StatusInterrupted || p.ServerEnd == nil {
+	if p := pairOf(t, out, "a", "long"); p.Status != StatusInterrupted || p.Error != "" {
 		t.Errorf("%+v", p)
 	}
 	writeFile(t, mark, "")
@@ -342,6 +340,11 @@ func TestInterrupted(t *testing.T) {
 	if _, _, err := run(over, f, out, true); !errors.As(err, &how) {
 		t.Error(err)
 	}
+	empty := t.TempDir()
+	_, _, err = run(over, f, empty, false)
+	if _, missing := os.Stat(filepath.Join(empty, matrixFile)); !errors.As(err, &how) || missing != nil {
+		t.Errorf("%v, %v", err, missing)
+	}
 	if p := pairOf(t, out, "a", "x"); p.Status != StatusDone {
 		t.Errorf("%+v", p)
 	}
@@ -350,14 +353,14 @@ func TestInterrupted(t *testing.T) {
 // TestDescribe: a dry run says what would be run, and makes nothing.
 func TestDescribe(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	f := file(t, "- "+server+"\n"+`- {name: b, url: "http://h:1", ready: {url: "{url}/health"}}`, "- "+client+"\n- {name: s, bench: --num-prompts 3, env: {U: \"{url}\"}}")
+	f := file(t, "- "+oneServer+"\n"+`- {name: b, url: "http://h:1", ready: {url: "{url}/health"}}`, "- "+oneClient+"\n- {name: s, bench: --num-prompts 3, env: {U: \"{url}\"}}")
 	var b bytes.Buffer
 	if err := Describe(&b, f, out, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"pair 1/4 a/x: to run", "fake-server 127.0.0.1:PORT listening", "http://127.0.0.1:PORT/ answers 200, within 1m0s", "killed after 30s",
-		"U=http://h:1 exec " + os.Args[0] + " bench --num-prompts 3 --base-url http://h:1 --out " + filepath.Join(out, "b", "s", "result"), "http://h:1, which runs already",
+		"pair 1/4 a/x: to run", "fake-server 127.0.0.1:PORT listening",
+		"U=http://h:1 exec " + os.Args[0] + " bench --base-url http://h:1 --out " + filepath.Join(out, "b", "s", "result") + " --num-prompts 3", "http://h:1, which runs already",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)
@@ -372,14 +375,14 @@ func TestDescribe(t *testing.T) {
 func TestLost(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	writeFile(t, blocked, "")
-	_, _, err := run(t.Context(), file(t, "- "+server, "- "+client), filepath.Join(blocked, "out"), false)
+	_, _, err := run(t.Context(), file(t, "- "+oneServer, "- "+oneClient), filepath.Join(blocked, "out"), false)
 	if lost := (*document.OutputError)(nil); !errors.As(err, &lost) {
 		t.Error(err)
 	}
 }
 
-// await waits until ok.
-func await(t *testing.T, what string, ok func() bool) {
+// eventually waits until ok.
+func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

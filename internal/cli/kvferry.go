@@ -24,7 +24,6 @@ func Main() {
 	// Children are this program again: they are told apart before a command line is looked at.
 	cluster.Child() // does not return in a daemon of an embedded cluster
 	rail.Child()    // nor in the target of a transfer or a check
-	matrix.Child()  // nor where it keeps a command of a matrix
 	kvferry(term.IsTerminal(int(os.Stderr.Fd()))).Main()
 }
 

@@ -19,7 +19,6 @@ import (
 	"testing"
 
 	"kvferry/bench"
-	"kvferry/bench/matrix"
 	"kvferry/bench/nics"
 	"kvferry/bench/observe"
 	"kvferry/bench/rail"
@@ -39,7 +38,6 @@ const mainEnv = "KVFERRY_TEST_MAIN"
 func TestMain(m *testing.M) {
 	cluster.Child()
 	rail.Child()
-	matrix.Child()
 	if os.Getenv(mainEnv) != "" {
 		Main()
 	}

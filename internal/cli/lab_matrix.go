@@ -41,23 +41,26 @@ A command is a line for the shell, or a list of words that are run as they are.
 A bench line is flags of kvferry bench; the server's URL and {out} are added,
 unless it says where to send requests and where results go. In commands, URLs, folders and variables:
 
-` + matrix.Placeholders() + `
+` + matrix.Placeholders + `
 
 Of a server: command or url, env, dir (default: that of FILE), host, port
 (default: one that is free), url, model, ready (line: a regular expression in its
 output; url: it answers 200; within: default ` + briefly(matrix.DefaultReady) + `), stop (signal: default
 TERM; within: then it is killed, default ` + briefly(matrix.DefaultStop) + `), share: true has one process
-serve all clients; else each pair has a server of its own. Of a client: serve or
+serve all clients; else each pair has a server of its own. Of a client: bench or
 command, env, dir (default: {out}), within (then it is ended; default ` + briefly(matrix.DefaultClient) + `), stop.
 
 Each pair has a folder, SERVER/CLIENT in --out: stdout and stderr of the client,
 server.log, result, and pair.json, which says how it went. The figures come from
 summary.json of kvferry bench, from result files of vLLM's and SGLang's clients in
-result, or from their reports on stdout. A server that does not come up, or of
-others is not there in time (ready's within, default ` + briefly(matrix.DefaultRunning) + `), fails its pairs, a client that fails or hangs its own, and the rest goes on. The same
-command with the same --out goes on where it was stopped: pairs that are done, by
-the same command lines, are not run again. No process is left behind. A server whose port
-somebody else listens at is not started: its pairs fail, and say who that is.
+result, or from their reports on stdout. A server that is not ready in time (ready's
+within; default ` + briefly(matrix.DefaultRunning) + ` for one that runs already) fails its pairs, a client that fails or hangs
+fails its own, and the rest goes on. The same command with the same --out resumes a run:
+pairs that are done, by the same command lines, are not run again.
+
+What a command starts ends with it, and with kvferry, kill -9 included, unless it leaves
+the command's process group: a command that starts a container or uses setsid has to end
+that itself. A server is not started at a port where somebody else listens: its pairs fail.
 
 Exit status: 0 all pairs are done; 1 a pair failed; 2 FILE or a flag is wrong;
 130 interrupted (pairs that are done are kept).`,

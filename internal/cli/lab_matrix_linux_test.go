@@ -24,7 +24,7 @@ func TestMatrixSignals(t *testing.T) {
 			dir := t.TempDir()
 			file, out, pids := filepath.Join(dir, "m.yaml"), filepath.Join(dir, "out"), filepath.Join(dir, "pids")
 			text := fmt.Sprintf(`servers:
-  - {name: s, command: "(setsid sleep 1000 & echo $! >> %[1]s); echo $$ >> %[1]s; echo up; exec sleep 1000", ready: {line: up}}
+  - {name: s, command: "(sleep 1000 & echo $! >> %[1]s); echo $$ >> %[1]s; echo up; exec sleep 1000", ready: {line: up}}
 clients:
   - {name: first, command: "echo 1"}
   - {name: second, command: "test -e %[1]s.go || { sleep 1000 & echo $! >> %[1]s; echo $$ >> %[1]s; echo begun; wait; }"}

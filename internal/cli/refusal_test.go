@@ -115,7 +115,7 @@ func TestRefused(t *testing.T) {
 		{"lab matrix", "FILE: none given: name a file of servers and clients"},
 		{"lab matrix a.yaml b.yaml", "FILE: "},
 		{"lab matrix /no/such.yaml", `FILE: "/no/such.yaml": there is no such file: name one in YAML or JSON`},
-		{"lab matrix " + pairs, "FILE: " + pairs + ":2: servers[0].comand: there is no such field: use command, dir"},
+		{"lab matrix " + pairs, "FILE: " + pairs + ":2: servers[0].comand: there is no such field: kvferry lab matrix --help lists those that there are"},
 		{"lab matrix " + pairs + " --out ~", "--out: none given"},
 		{"compare", "RESULT: none given: name two files or folders of results"},
 		{"compare " + filepath.Join(dir, "nothing.json"), `RESULT: "` + filepath.Join(dir, "nothing.json") + `": there is no such file`},
