@@ -13,8 +13,7 @@
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
 //	bench/nics                           the experiments on several NICs, held to limits
-//	bench/check                          is each rail to another machine fit to serve, and what to do
-//	bench/rail                           how fast rails move bytes, how they take faults, and bare sockets beside them
+//	bench/rail                           how fast rails move bytes, how they take faults, and whether each is fit to serve
 //	bench                                the published table: measured, computed, reported; tests of how close every profile is
 //	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/calibrate                      a profile for a server that runs, or from a datasheet: series, fit, check

@@ -32,8 +32,6 @@ type Config struct {
 	// Server is the control connection's host:port of a target that runs
 	// elsewhere. Default: the target is a child process.
 	Server string
-	// Place is which of the target's rails goes with the first of these.
-	Place int
 
 	// A point is measured for each combination of these.
 	Counts  []int                 // how many of Rails, from the first; default all
@@ -58,10 +56,6 @@ type Config struct {
 
 	// Duration is how long a point is measured. Default 2 s.
 	Duration time.Duration
-	// Steady measures from when the rate is steady, see [RateMeter]: Duration is how long at the
-	// least, up to ten times as long where that takes it. Blocks and Depths are the most; on slow
-	// links they are less. Warmup and Iterations are not for it, nor are CPU times.
-	Steady bool
 	// Iterations, if not 0, are the batches of each thread in a point, instead of
 	// Duration.
 	Iterations int
@@ -106,6 +100,10 @@ type Config struct {
 	Logger *slog.Logger
 
 	kv []KVSize // of Models
+	// steady is for a check: rates are measured from when they are steady, see rateMeter. Duration is how long at the
+	// least, up to ten times as long where that takes it. Blocks and Depths are the most; on slow
+	// links they are less. Warmup and Iterations are not for it, nor are CPU times.
+	steady bool
 }
 
 // A Format is how the report is printed.
@@ -157,7 +155,7 @@ func (c *Config) setDefaults() {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	checkRails(&bad, c.Rails, c.Server == "")
+	checkRails(&bad, c.Rails, c.Server == "", !c.steady && c.Server == "")
 	if c.Server != "" {
 		bad.Check("Server", checkServer(c.Server))
 		bad.Refuse(slices.Contains(c.Rails, Mem), "Server", c.Server, "the rail %s has both ends in this process: leave one out", Mem)
@@ -262,11 +260,11 @@ func serverAddress(text string) string {
 	return net.JoinHostPort(strings.Trim(text, "[]"), DefaultPort)
 }
 
-// checkRails checks specs; here says that both ends will use them on this machine.
-func checkRails(bad *config.Faults, specs []string, here bool) {
+// checkRails checks specs. here says that both ends will use them on this machine, and mem that Mem may be one.
+func checkRails(bad *config.Faults, specs []string, here, mem bool) {
 	if len(specs) == 0 {
 		forms := rails.Forms()
-		if here {
+		if mem {
 			forms += ", or " + Mem
 		}
 		bad.Add("Rails", nil, "name one, %s", forms)

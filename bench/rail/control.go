@@ -17,7 +17,7 @@ import (
 
 // protocol is the version of the control connection's lines. Both ends must have
 // the same.
-const protocol = 3
+const protocol = 4
 
 // A message is one line of JSON on the control connection. The initiator asks, the
 // target answers each with one line:
@@ -27,6 +27,8 @@ const protocol = 3
 //	mark     usage     CPU time so far
 //	check    verdict   of the blocks that were written
 //	reference serving  the target's end of what is measured beside a point
+//	facts    known     what the kernel says of the target's rails and machine; probes are echoed from then on
+//	clock    time      the target's clock
 //
 // or with an error. Whoever closes the connection ends the session.
 type message struct {
@@ -47,6 +49,12 @@ type message struct {
 	Name string `json:"name,omitempty"` // of reference
 	Addr string `json:"addr,omitempty"` // of serving
 	Why  string `json:"why,omitempty"`  // of serving: why it is not
+
+	Facts  []Facts `json:"facts,omitempty"`  // of facts: where the asker's rails are reached; of known: the target's
+	Echo   bool    `json:"echo,omitempty"`   // of facts: probes are to come
+	Host   *Host   `json:"host,omitempty"`   // of known, before the session had its memory
+	Echoes []echo  `json:"echoes,omitempty"` // of known, one a rail; without an address where there is none
+	Clock  int64   `json:"clock_ns,omitempty"`
 }
 
 // maxLine bounds a message. A check names at most the blocks of the batches that
@@ -112,7 +120,8 @@ type peer struct {
 	reading sync.WaitGroup
 }
 
-func newPeer(name string, conn net.Conn) *peer {
+// newPeer reads what the target says on conn. command is what starts one.
+func newPeer(name, command string, conn net.Conn) *peer {
 	p := &peer{name: name, lines: newLines(conn), answers: make(chan *message, 1), lost: make(chan struct{})}
 	p.reading.Go(func() {
 		defer close(p.lost)
@@ -120,7 +129,7 @@ func newPeer(name string, conn net.Conn) *peer {
 			m, err := p.lines.receive()
 			switch {
 			case errors.Is(err, errNoLine):
-				p.err = fmt.Errorf("%s does not speak the protocol of kvferry rail bench (%w): is kvferry rail bench --server running there?", name, err)
+				p.err = fmt.Errorf("%s does not speak the protocol of kvferry rail bench and check (%w): is %s running there?", name, err, command)
 				return
 			case err != nil:
 				p.err = fmt.Errorf("%s has gone: %w", name, err)

@@ -1,6 +1,6 @@
 // Package rail measures the transfer engine over any rail: how many bytes a second it
 // moves between two nodes' memory, how long a batch takes, what that costs in CPU time at
-// both ends, and how it takes faults of its links.
+// both ends, how it takes faults of its links, and whether it is fit to serve.
 //
 //	initiator   submits batches; it has the clock, the counts and the report
 //	target      owns the other memory and takes no part in a transfer
@@ -41,6 +41,18 @@
 // Failover loads rails while something else harms their links, samples their counts,
 // and sets them against the times of the faults. Its load is a point of rounds, in
 // which every round writes other bytes, so that a write applied late shows.
+//
+// # Before serving
+//
+// [Check] looks at the rails between two machines before they serve, in one session with the target. [Judge] turns what was
+// seen into findings and a verdict a rail; it is a pure function, so a case of a fault is data.
+//
+//	facts     the kernel's, of either end: speed, MTU, carrier, congestion control, limits
+//	route     whether packets to the other end leave by the rail's own NIC, at either end
+//	probes    datagrams as large as a frame may be, that must not be cut up, there and back
+//	rates     points over each rail alone and over all, both ways, every byte compared; of
+//	          what has arrived, from when that is steady
+//	clock     how far the other's clock is off, and how exactly that is known
 //
 // # Checks
 //

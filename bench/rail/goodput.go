@@ -4,7 +4,7 @@ package rail
 // has arrived is watched until the rate is steady, and until enough of that was seen. It is the
 // same for a path of 10 Mbit/s with a round trip of 100 ms and for memory.
 //
-// A [RateMeter] is a pure state machine; [Watch] has the clock.
+// A [rateMeter] is a pure state machine; [Watch] has the clock.
 //
 //	filling   turns, of the time that the first byte took or more: the rate of one is no more than
 //	          growth times the best so far, three times in a row
@@ -24,12 +24,12 @@ import (
 	"time"
 )
 
-// A RatePhase is a phase of a RateMeter.
-type RatePhase int
+// A ratePhase is a phase of a rateMeter.
+type ratePhase int
 
 // Phases, in their order.
 const (
-	filling RatePhase = iota
+	filling ratePhase = iota
 	steady
 	enough
 )
@@ -51,29 +51,29 @@ const (
 	windowTime  = 20 * time.Millisecond
 	leastWindow = 4 * leastBlock
 
-	// leastBlock is a block that arrives in 50 ms at 10 Mbit/s, MostBlock one that costs little more
+	// leastBlock is a block that arrives in 50 ms at 10 Mbit/s, mostBlock one that costs little more
 	// than its bytes.
 	leastBlock = 64 << 10
-	MostBlock  = 1 << 20
+	mostBlock  = 1 << 20
 	blockTime  = 5 * time.Millisecond
 )
 
-// RateBlock returns the block size for a rate: large on fast links, and on slow ones small enough to show when blocks
+// rateBlock returns the block size for a rate: large on fast links, and on slow ones small enough to show when blocks
 // arrive.
-func RateBlock(rate float64) int64 {
+func rateBlock(rate float64) int64 {
 	block := int64(leastBlock)
-	for block < MostBlock && float64(2*block) <= rate*blockTime.Seconds() {
+	for block < mostBlock && float64(2*block) <= rate*blockTime.Seconds() {
 		block *= 2
 	}
 	return block
 }
 
-// A RateMeter watches what arrives.
-type RateMeter struct {
+// A rateMeter watches what arrives.
+type rateMeter struct {
 	Least time.Duration // that a steady rate is watched
 	Most  time.Duration // that all of it takes
 
-	phase   RatePhase
+	phase   ratePhase
 	started bool
 	began   time.Duration
 	turn    time.Duration // 0 until something has arrived
@@ -93,7 +93,7 @@ type sample struct {
 func rate(a, b sample) float64 { return float64(b.arrived-a.arrived) / (b.at - a.at).Seconds() }
 
 // Step takes the bytes that have arrived by now, since the load began.
-func (m *RateMeter) Step(now time.Duration, arrived int64) RatePhase {
+func (m *rateMeter) Step(now time.Duration, arrived int64) ratePhase {
 	s := sample{now, arrived}
 	switch {
 	case !m.started:
@@ -116,7 +116,7 @@ func (m *RateMeter) Step(now time.Duration, arrived int64) RatePhase {
 	return m.phase
 }
 
-func (m *RateMeter) endTurn(s sample) {
+func (m *rateMeter) endTurn(s sample) {
 	r := rate(m.last, s)
 	m.last = s
 	m.flat++
@@ -130,7 +130,7 @@ func (m *RateMeter) endTurn(s sample) {
 }
 
 // watch looks at the steady rate.
-func (m *RateMeter) watch(s sample) {
+func (m *rateMeter) watch(s sample) {
 	if n := len(m.samples); n > 0 {
 		gap := s.at - m.samples[n-1].at
 		if s.arrived == m.samples[n-1].arrived || gap < m.Least/samples {
@@ -167,7 +167,7 @@ func after(all []sample, at time.Duration) int {
 }
 
 // Window is how many bytes should be under way.
-func (m *RateMeter) Window() int64 {
+func (m *rateMeter) Window() int64 {
 	trip := m.turn.Seconds()
 	if m.phase != filling { // the rate is known: the first bytes took their own time, too
 		trip = max(0, trip-float64(m.begun)/max(m.best, 1))
@@ -176,7 +176,7 @@ func (m *RateMeter) Window() int64 {
 }
 
 // Rate is how fast bytes arrived, and for how long that was watched; 0 if nothing has arrived twice.
-func (m *RateMeter) Rate() (float64, time.Duration) { return between(m.samples) }
+func (m *rateMeter) Rate() (float64, time.Duration) { return between(m.samples) }
 
 // between is the rate from a moment in the first quarter to one in the last, when nothing was held
 // back, and how long that is.
@@ -211,7 +211,7 @@ const look = 2 * time.Millisecond
 
 // Watch watches a load until its rate is known, or it stops. arrived is asked for the bytes so far,
 // and window is told how many should be under way.
-func (m *RateMeter) Watch(ctx context.Context, stopped <-chan struct{}, now func() time.Duration, arrived func() int64, window func(int64)) {
+func (m *rateMeter) Watch(ctx context.Context, stopped <-chan struct{}, now func() time.Duration, arrived func() int64, window func(int64)) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for m.Step(now(), arrived()) != enough {

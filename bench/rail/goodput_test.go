@@ -22,7 +22,7 @@ type testLink struct {
 }
 
 // run moves a load over the link until the meter has seen enough, and returns when that was.
-func (l *testLink) run(m *RateMeter) time.Duration {
+func (l *testLink) run(m *rateMeter) time.Duration {
 	const step = time.Millisecond
 	var sent, window float64
 	open := max(l.open, 14e3) // bytes a round trip
@@ -72,7 +72,7 @@ func TestMeter(t *testing.T) {
 		"500 Mbit/s, opens slowly":    {testLink{rate: 59e6, trip: 40 * ms, block: 256 << 10, slow: 1.3}, 6000 * ms},
 		"80 Mbit/s, 5 % less by dips": {testLink{rate: 9.5e6, trip: 20 * ms, block: leastBlock, slow: 2, dip: 250 * ms}, 10001 * ms},
 	} {
-		m := &RateMeter{Least: time.Second, Most: 10 * time.Second}
+		m := &rateMeter{Least: time.Second, Most: 10 * time.Second}
 		took := c.run(m)
 		got, watched := m.Rate()
 		want := c.rate
@@ -94,7 +94,7 @@ func TestMeter(t *testing.T) {
 // TestNothing: where nothing arrives, or once, there is no rate, and it ends in time.
 func TestNothing(t *testing.T) {
 	for _, arrived := range []int64{0, 5} {
-		m := &RateMeter{Least: time.Second, Most: 2 * time.Second}
+		m := &rateMeter{Least: time.Second, Most: 2 * time.Second}
 		phase := m.Step(1, 0)
 		for now := time.Millisecond; phase != enough; now += time.Millisecond {
 			if phase = m.Step(now, arrived); now > 3*time.Second {
@@ -110,11 +110,11 @@ func TestNothing(t *testing.T) {
 // TestStep: a transcript. The rate doubles for three turns and is flat then; what came while it was
 // not steady does not count.
 func TestStep(t *testing.T) {
-	m := &RateMeter{Least: 100 * time.Millisecond, Most: time.Second}
+	m := &rateMeter{Least: 100 * time.Millisecond, Most: time.Second}
 	for _, c := range []struct {
 		at      time.Duration // ms
 		arrived int64
-		want    RatePhase
+		want    ratePhase
 		window  int64
 	}{
 		{1000, 0, filling, leastWindow},
@@ -148,7 +148,7 @@ func TestStep(t *testing.T) {
 
 // TestStall: what stalls for most of the time has a rate still, of all of it.
 func TestStall(t *testing.T) {
-	m := &RateMeter{Least: time.Second, Most: 10 * time.Second}
+	m := &rateMeter{Least: time.Second, Most: 10 * time.Second}
 	for now, phase := time.Millisecond, filling; phase != enough; now += time.Millisecond {
 		phase = m.Step(now, int64(now/(1700*time.Millisecond)*100e3)+int64(min(now, time.Second)/1e3))
 	}
@@ -158,8 +158,8 @@ func TestStall(t *testing.T) {
 }
 
 func TestBlock(t *testing.T) {
-	for rate, want := range map[float64]int64{0: leastBlock, 1.25e6: leastBlock, 62e6: 256 << 10, 125e6: 512 << 10, 1.25e9: MostBlock, 1e12: MostBlock} {
-		if got := RateBlock(rate); got != want {
+	for rate, want := range map[float64]int64{0: leastBlock, 1.25e6: leastBlock, 62e6: 256 << 10, 125e6: 512 << 10, 1.25e9: mostBlock, 1e12: mostBlock} {
+		if got := rateBlock(rate); got != want {
 			t.Errorf("of %g bytes/s: %d, want %d", rate, got, want)
 		}
 	}
@@ -171,7 +171,7 @@ func TestWatch(t *testing.T) {
 		began := time.Now()
 		now := func() time.Duration { return time.Since(began) }
 		arrived := func() int64 { return int64(1e8 * now().Seconds()) }
-		m := &RateMeter{Least: time.Second, Most: time.Minute}
+		m := &rateMeter{Least: time.Second, Most: time.Minute}
 		window := int64(0)
 		m.Watch(t.Context(), nil, now, arrived, func(n int64) { window = n })
 		if r, _ := m.Rate(); r < 0.99e8 || r > 1.01e8 || window < 6e6 || now() > 2*time.Second {
@@ -182,8 +182,8 @@ func TestWatch(t *testing.T) {
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		began = time.Now()
-		(&RateMeter{Least: time.Hour, Most: time.Hour}).Watch(t.Context(), ended, now, arrived, func(int64) {})
-		(&RateMeter{Least: time.Hour, Most: time.Hour}).Watch(over, nil, now, arrived, func(int64) {})
+		(&rateMeter{Least: time.Hour, Most: time.Hour}).Watch(t.Context(), ended, now, arrived, func(int64) {})
+		(&rateMeter{Least: time.Hour, Most: time.Hour}).Watch(over, nil, now, arrived, func(int64) {})
 		if now() > 0 {
 			t.Errorf("it went on for %v", now())
 		}

@@ -131,7 +131,7 @@ func (t *target) refer(m *message) (*message, error) {
 	}
 	var err error
 	info := t.seg.Info()
-	t.reference, err = ServeReference(m.Name, pathOf(t.rail, info.Rails[0].Addr, t.control), m.Plan.shape(t.mem, true))
+	t.reference, err = ServeReference(m.Name, pathOf(t.specs[0], info.Rails[0].Addr, t.control), m.Plan.shape(t.mem, true))
 	if err != nil {
 		return &message{Type: "serving", Why: err.Error()}, nil
 	}
@@ -174,7 +174,7 @@ func pathOf(rail, addr string, control net.Addr) ReferencePath {
 	case spec.Kind == rails.RDMA:
 		path.NIC += ":" + strconv.Itoa(max(spec.Port, 1))
 	case spec.Kind == rails.TCP && path.NIC == "":
-		path.NIC = InterfaceOf(net.JoinHostPort(path.Host, "0"))
+		path.NIC = interfaceOf(net.JoinHostPort(path.Host, "0"))
 	}
 	return path
 }

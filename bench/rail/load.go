@@ -29,8 +29,8 @@ type load struct {
 	// initiators share the threads: thread i is i mod len(initiators)'s.
 	initiators []initiator
 
-	// Of a point of Config.Steady: meter watches it, and window is how many bytes may be under way.
-	meter  *RateMeter
+	// Of a point of Config.steady: meter watches it, and window is how many bytes may be under way.
+	meter  *rateMeter
 	window atomic.Int64
 
 	// open and shut are when the measured interval begins and ends; 0 is not yet. Batches count that
@@ -141,7 +141,7 @@ func (th *thread) run(ctx context.Context) {
 	}
 }
 
-// room says that a thread of a point of Config.Steady may have another batch under way; one it
+// room says that a thread of a point of Config.steady may have another batch under way; one it
 // always may.
 func (th *thread) room() bool {
 	p, under := th.load.plan, int64(len(th.flights)-len(th.idle))

@@ -58,10 +58,18 @@ func Child() {
 
 // link is the way to a target: the initiator's rails and the control connection.
 type link struct {
-	open  func(count int) ([]transport.Rail, error) // the first of the rails; the caller's to close
+	open  func(first, count int) ([]transport.Rail, error) // count rails from first on; the caller's to close
 	peer  *peer
 	where string // of the target, for the report
 	close func() error
+}
+
+// targetCommand returns the command that starts a target of this kind of run. Any target serves any run.
+func (c *Config) targetCommand() string {
+	if c.steady {
+		return "kvferry rail check --listen"
+	}
+	return "kvferry rail bench --server"
 }
 
 // connect reaches the target that the configuration means.
@@ -70,8 +78,8 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 		return connectMemory(len(cfg.Rails), cfg.Segment)
 	}
 	l := &link{close: func() error { return nil }}
-	l.open = func(n int) ([]transport.Rail, error) {
-		return rails.OpenAll(cfg.Rails[:n], rails.Options{Logger: cfg.Logger})
+	l.open = func(first, n int) ([]transport.Rail, error) {
+		return rails.OpenAll(cfg.Rails[first:first+n], rails.Options{Logger: cfg.Logger})
 	}
 	addr := cfg.Server
 	var err error
@@ -96,13 +104,13 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 	if err == nil {
 		d := net.Dialer{Timeout: cfg.Timeout}
 		if conn, err = d.DialContext(ctx, "tcp", addr); err != nil && cfg.Server != "" {
-			err = fmt.Errorf("no target at %s: start one there with kvferry rail bench --server: %w", addr, err)
+			err = fmt.Errorf("no target at %s: start one there with %s: %w", addr, cfg.targetCommand(), err)
 		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.close())
 	}
-	l.peer = newPeer("the target at "+addr, conn)
+	l.peer = newPeer("the target at "+addr, cfg.targetCommand(), conn)
 	return l, nil
 }
 
@@ -125,9 +133,9 @@ func connectMemory(n int, segment int64) (*link, error) {
 		_ = there.Close()
 		ended <- err
 	}()
-	l := &link{peer: newPeer("the target", here), where: "this process"}
+	l := &link{peer: newPeer("the target", "", here), where: "this process"}
 	made := 0 // a name is taken for good
-	l.open = func(n int) (ours []transport.Rail, err error) {
+	l.open = func(_, n int) (ours []transport.Rail, err error) {
 		for range n {
 			ours = append(ours, network.Rail(fmt.Sprintf("initiator%d", made)))
 			made++

@@ -10,9 +10,9 @@ import (
 // A setup is what the initiator's engine is made with. Points of the same setup
 // share an engine.
 type setup struct {
-	count int // of Config.Rails, from the first
-	sel   transport.Selection
-	peers int // initiators: an engine each
+	first, count int // of Config.Rails
+	sel          transport.Selection
+	peers        int // initiators: an engine each
 }
 
 // setups are those of a run in their order.
@@ -20,7 +20,7 @@ func (c *Config) setups() (all []setup) {
 	for _, n := range c.Counts {
 		for _, sel := range c.Selects {
 			for _, peers := range c.Peers {
-				all = append(all, setup{n, sel, peers})
+				all = append(all, setup{count: n, sel: sel, peers: peers})
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Iterations > 0 {
 		r.Settings.DurationS, r.Settings.Iterations = 0, cfg.Iterations
 	}
-	r.setLimit(&cfg, SystemLineRates)
+	r.setLimit(&cfg, "/")
 	err := measure(ctx, &cfg, r)
 	if len(r.Points) == 0 && err != nil {
 		return r, err // nothing to report
@@ -55,7 +55,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 }
 
 // setLimit settles what the rates are compared with.
-func (r *Result) setLimit(cfg *Config, machine LineRates) {
+func (r *Result) setLimit(cfg *Config, machine root) {
 	n := len(cfg.Rails)
 	r.Settings.LimitSource = "given"
 	switch {
@@ -71,7 +71,7 @@ func (r *Result) setLimit(cfg *Config, machine LineRates) {
 	default:
 		r.Settings.LimitSource = "the NICs' own"
 		r.limit = func(count int) float64 {
-			rate, _ := machine.Of(cfg.Rails[:count])
+			rate, _ := machine.lineRate(cfg.Rails[:count])
 			return rate
 		}
 	}
@@ -92,6 +92,7 @@ type session struct {
 	free       func() error          // gives mem back; nil before it is there
 	info       transport.SegmentInfo // of the target's memory, over all of its rails
 	setup      setup                 // of what follows
+	points     int                   // measured so far
 	initiators []initiator
 	missing    map[string]struct{}       // of Config.Beside: what cannot be measured
 	onPath     func(transport.PathEvent) // the engine's, or nil
@@ -216,7 +217,7 @@ func (s *session) use(to setup) error {
 
 // join makes one initiator more.
 func (s *session) join(to setup) error {
-	opened, err := s.link.open(to.count)
+	opened, err := s.link.open(to.first, to.count)
 	if err != nil {
 		return err
 	}
@@ -233,7 +234,7 @@ func (s *session) join(to setup) error {
 	// A rail here goes with the one at its place there: the first of the target's
 	// rails too, or one of these would reach the others by the system's routes.
 	info := s.info
-	from := min(s.cfg.Place, len(info.Rails))
+	from := min(to.first, len(info.Rails))
 	info.Rails = info.Rails[from:min(from+to.count, len(info.Rails))]
 	target, err := engine.Open(info)
 	s.initiators[len(s.initiators)-1].target = target
@@ -272,10 +273,11 @@ func (s *session) ask(ctx context.Context, m *message, answer string) (*message,
 
 // point measures one point. It returns what it has with an error.
 func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
+	s.points++
 	if err := s.use(p.setup); err != nil {
 		return nil, err
 	}
-	if s.cfg.Steady {
+	if s.cfg.steady {
 		if err := s.fit(ctx, p); err != nil {
 			return nil, err
 		}
@@ -287,8 +289,8 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 		return nil, err
 	}
 	l := newLoad(p, s.clk, s.initiators, s.mem, s.cfg.Timeout)
-	if s.cfg.Steady {
-		l.meter = &RateMeter{Least: s.cfg.Duration, Most: steadyMost * s.cfg.Duration}
+	if s.cfg.steady {
+		l.meter = &rateMeter{Least: s.cfg.Duration, Most: steadyMost * s.cfg.Duration}
 	}
 	before := s.rails()
 	out := &Point{
@@ -318,10 +320,10 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 	return out, nil
 }
 
-// steadyMost is how much longer than Config.Duration a point of Config.Steady takes at the most.
+// steadyMost is how much longer than Config.Duration a point of Config.steady takes at the most.
 const steadyMost = 10
 
-// fit finds out how large the blocks of a point of Config.Steady may be, by small ones that nobody
+// fit finds out how large the blocks of a point of Config.steady may be, by small ones that nobody
 // compares.
 func (s *session) fit(ctx context.Context, p *plan) error {
 	small := *p
@@ -330,13 +332,13 @@ func (s *session) fit(ctx context.Context, p *plan) error {
 		return err
 	}
 	l := newLoad(&small, s.clk, s.initiators, s.mem, s.cfg.Timeout)
-	l.meter = &RateMeter{Least: s.cfg.Duration / steadyMost, Most: 2 * s.cfg.Duration}
+	l.meter = &rateMeter{Least: s.cfg.Duration / steadyMost, Most: 2 * s.cfg.Duration}
 	_, err := s.run(ctx, l, &CPU{}, &interval{})
 	if _, failed := l.errors(); err == nil && failed != nil && l.moved.Load() == 0 {
 		return fmt.Errorf("nothing was transferred: %w", failed)
 	}
 	rate, _ := l.meter.Rate()
-	p.Block = min(p.Block, RateBlock(rate))
+	p.Block = min(p.Block, rateBlock(rate))
 	return err
 }
 

@@ -45,7 +45,7 @@ func (c *ServerConfig) Validate() error {
 	if slices.Contains(c.Rails, Mem) {
 		bad.Add("Rails", Mem, "it reaches this process only: run the client alone")
 	} else {
-		checkRails(&bad, c.Rails, false)
+		checkRails(&bad, c.Rails, false, false)
 	}
 	if c.Listen != "" {
 		_, _, err := config.Address(c.Listen)
@@ -133,7 +133,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 		if v == nil { // gone meanwhile
 			continue
 		}
-		t := &target{engine: s.engine, allocate: rails.Allocator(s.cfg.Rails), most: s.cfg.Segment, location: s.cfg.Location, rail: s.cfg.Rails[0], control: v.conn.LocalAddr()}
+		t := &target{engine: s.engine, allocate: rails.Allocator(s.cfg.Rails), most: s.cfg.Segment, location: s.cfg.Location, specs: s.cfg.Rails, control: v.conn.LocalAddr()}
 		stop, ended := context.AfterFunc(ctx, func() { _ = v.conn.Close() }), make(chan struct{})
 		go s.hurry(v, t, wait, ended)
 		err := t.session(v.lines, v.hello)
@@ -190,10 +190,11 @@ type target struct {
 	most     int64
 	location string // of its memory
 	allocate transport.Allocator
-	rail     string   // the first, as it was named
+	specs    []string // rails as they were named
 	control  net.Addr // of the control connection, at this end
 	shared   bool     // the initiator is in this process: its CPU time is there
 
+	host   *Host // before there was mem
 	mem    []byte
 	unmap  func() error // gives mem back; nil before it is there
 	seed   uint64       // of what the memory had at first
@@ -203,6 +204,7 @@ type target struct {
 
 	asked     atomic.Bool      // for a point
 	reference *ReferenceServer // that runs, or nil
+	echoes    []*echoServer    // of probes
 
 	late atomic.Bool // it was ended because others waited
 }
@@ -263,6 +265,10 @@ func (t *target) answer(m *message) (*message, error) {
 		return &message{Type: "usage", CPU: cpuSeconds()}, nil
 	case m.Type == "reference" && t.seg != nil && m.Plan != nil && t.control != nil:
 		return t.refer(m)
+	case m.Type == "facts" && t.seg != nil && t.control != nil:
+		return t.known(m), nil
+	case m.Type == "clock":
+		return &message{Type: "time", Clock: time.Now().UnixNano()}, nil
 	case m.Type == "check" && t.plan != nil && len(m.Landed) == t.plan.Threads:
 		if t.plan.Rounds {
 			if t.points > 1 {
@@ -281,6 +287,7 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if m.Segment < 1 || m.Segment > t.most {
 		return nil, fmt.Errorf("a segment of %d bytes is asked for, and this server gives up to %d: start it with a larger --segment, or ask for less", m.Segment, t.most)
 	}
+	t.host = root("/").host()
 	if t.mem, t.unmap, err = t.allocate(int(m.Segment)); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", m.Segment, err)
 	}
@@ -300,8 +307,32 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	return answer, nil
 }
 
+// known returns what this end's kernel says, and has probes echoed until the session ends.
+func (t *target) known(m *message) *message {
+	t.asked.Store(true)
+	answer := &message{Type: "known", Host: t.host}
+	for i, r := range t.engine.Rails() {
+		peer, at := "", echo{}
+		if i < len(m.Facts) {
+			peer = m.Facts[i].Addr
+		}
+		answer.Facts = append(answer.Facts, root("/").facts(t.specs[i], r.Name, r.Addr, peer))
+		// A second question on this connection gets no more echoes.
+		if host, _, err := net.SplitHostPort(r.Addr); err == nil && net.ParseIP(host) != nil && m.Echo && len(t.echoes) < len(t.specs) {
+			if e, err := serveEcho(host); err == nil {
+				t.echoes, at = append(t.echoes, e), e.echo
+			}
+		}
+		answer.Echoes = append(answer.Echoes, at)
+	}
+	return answer
+}
+
 func (t *target) free() error {
 	errs := []error{t.endReference()} // it uses the memory
+	for _, e := range t.echoes {
+		e.close()
+	}
 	if t.seg != nil {
 		errs = append(errs, t.seg.Close())
 	}

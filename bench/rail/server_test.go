@@ -67,11 +67,11 @@ func TestServer(t *testing.T) {
 		return line
 	}
 	for _, c := range []struct{ text, answer, log string }{
-		{"GET / HTTP/1.1\r\n\r\n", "this is kvferry rail bench --server", "no line of this protocol"},
-		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 3 of the protocol", "version 99"},
-		{`{"type":"hello","protocol":3,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
-		{`{"type":"hello","protocol":3}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
-		{`{"type":"point","protocol":3}` + "\n", "version 3", `"point"`},
+		{"GET / HTTP/1.1\r\n\r\n", "this is a target of kvferry rail bench", "no line of this protocol"},
+		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 4 of the protocol", "version 99"},
+		{`{"type":"hello","protocol":4,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
+		{`{"type":"hello","protocol":4}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
+		{`{"type":"point","protocol":4}` + "\n", "version 4", `"point"`},
 		{"", "", "EOF"},
 	} {
 		if got := say(c.text); !strings.Contains(got, c.answer) {
@@ -120,7 +120,7 @@ func TestServerRefusesNonsense(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(conn, `{"type":"hello","protocol":3,"segment":65536}`+"\n"+text+"\n"); err != nil {
+		if _, err := io.WriteString(conn, `{"type":"hello","protocol":4,"segment":65536}`+"\n"+text+"\n"); err != nil {
 			t.Fatal(err)
 		}
 		answers, err := io.ReadAll(conn) // the server closes it
@@ -136,11 +136,11 @@ func TestServerRefusesNonsense(t *testing.T) {
 func TestClientOfSomethingElse(t *testing.T) {
 	for answer, want := range map[string]string{
 		"220 mail.example.org ESMTP\r\n":                                        "does not speak the protocol of kvferry rail bench",
-		`{"type":"error","error":"version 3 here"}` + "\n":                      "version 3 here",
-		`{"type":"welcome","protocol":4,"info":{"Name":"x"}}` + "\n":            "speaks version 4 of the protocol and this is 3",
+		`{"type":"error","error":"version 4 here"}` + "\n":                      "version 4 here",
+		`{"type":"welcome","protocol":5,"info":{"Name":"x"}}` + "\n":            "speaks version 5 of the protocol and this is 4",
 		`{"type":"usage"}` + "\n":                                               `answers hello with "usage"`,
-		`{"type":"welcome","protocol":3}` + "\n":                                "speaks version 3",
-		`{"type":"welcome","protocol":3,"info":{"Name":"x","Length":9}}` + "\n": "give both ends rails of one kind",
+		`{"type":"welcome","protocol":4}` + "\n":                                "speaks version 4",
+		`{"type":"welcome","protocol":4,"info":{"Name":"x","Length":9}}` + "\n": "give both ends rails of one kind",
 		"": "has gone",
 	} {
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -226,7 +226,7 @@ func TestClientKilled(t *testing.T) {
 // keep a client from being served.
 func TestCrowd(t *testing.T) {
 	noLeaks(t)
-	for _, text := range []string{"", `{"type":"hello","protocol":3,"segment":65536}` + "\n"} {
+	for _, text := range []string{"", `{"type":"hello","protocol":4,"segment":65536}` + "\n"} {
 		addr, _ := startServer(t, ServerConfig{yield: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		for range 2 * maxVisitors {
 			conn, err := net.Dial("tcp", addr)
@@ -337,7 +337,7 @@ func TestFailedBatches(t *testing.T) {
 // FuzzTarget: whatever comes over the control connection, the target answers or
 // hangs up, and takes no more memory than it may.
 func FuzzTarget(f *testing.F) {
-	const hello = `{"type":"hello","protocol":3,"segment":4096}` + "\n"
+	const hello = `{"type":"hello","protocol":4,"segment":4096}` + "\n"
 	for _, s := range []string{
 		"", "\n", "{}", hello, hello + hello,
 		hello + `{"type":"point","plan":{"number":1,"op":1,"block":100,"batch":2,"threads":3,"depth":4,"segment":4096,"check":true,"corrupt":[1,-1]}}`,

@@ -160,7 +160,7 @@ func greet(l *lines) (*message, error) {
 	switch {
 	case err != nil:
 		if errors.Is(err, errNoLine) {
-			_ = l.send(&message{Type: "error", Error: "this is kvferry rail bench --server, and that was " + err.Error()})
+			_ = l.send(&message{Type: "error", Error: "this is a target of kvferry rail bench and check, and that was " + err.Error()})
 		}
 		return nil, err
 	case m.Type != "hello" || m.Protocol != protocol:

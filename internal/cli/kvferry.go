@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"kvferry/bench/check"
 	"kvferry/bench/document"
 	"kvferry/bench/matrix"
 	"kvferry/bench/rail"
@@ -91,8 +90,8 @@ func kept(cmd *cobra.Command, err error) string {
 	if stopped := (*matrix.Interrupted)(nil); errors.As(err, &stopped) {
 		return stopped.Error()
 	}
-	if errors.Is(err, check.ErrInterrupted) {
-		return check.ErrInterrupted.Error()
+	if errors.Is(err, rail.ErrInterrupted) {
+		return rail.ErrInterrupted.Error()
 	}
 	for c := cmd; c != nil; c = c.Parent() {
 		if slices.Contains([]string{"serve", "proxy", "node", "net", "rdma", "setup", "vllm"}, c.Name()) {

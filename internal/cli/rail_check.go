@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/bench/check"
 	"kvferry/bench/document"
+	"kvferry/bench/rail"
 
 	"kvferry/internal/config"
 	"kvferry/transport/rails"
@@ -21,23 +21,22 @@ import (
 
 // checkFlags are the command line of kvferry rail check, of either end.
 type checkFlags struct {
-	cfg            check.Config
+	cfg            rail.CheckConfig
 	segment, line  string
 	wait           bool
 	listen, matrix string
 	out            string
 }
 
-// checkNames are the flags that set the fields of a check.Config, a check.ListenConfig and of what
-// they are made of.
+// checkNames are the flags that set the fields of a rail.CheckConfig and of a rail.ServerConfig.
 var checkNames = map[string]string{
-	"Rails": "--rail", "Peer": "HOST", "Server": "HOST", "Segment": "--segment", "Location": "--location", "Matrix": "--matrix", "Duration": "--duration", "Timeout": "--timeout",
-	"LineRates": "--line-rate", "Listen": "--address",
+	"Rails": "--rail", "Server": "HOST", "Segment": "--segment", "Location": "--location", "Matrix": "--matrix", "Duration": "--duration", "Timeout": "--timeout",
+	"RailLimits": "--line-rate", "Listen": "--address",
 	"Limits.Line": "--min-of-line", "Limits.Best": "--min-of-best", "Limits.Together": "--min-together", "Limits.Lost": "--max-lost", "Limits.Flaps": "--max-carrier", "Limits.Clock": "--max-clock",
 }
 
 func checkCommand() *cobra.Command {
-	f := checkFlags{cfg: check.Config{Limits: check.DefaultLimits}}
+	f := checkFlags{cfg: rail.CheckConfig{Limits: rail.DefaultLimits}}
 	l := &f.cfg.Limits
 	cmd := &cobra.Command{
 		Use:   "check [HOST[:PORT]]",
@@ -65,9 +64,9 @@ the other end's is ahead, and how exactly that is known. A table has a row a rai
 it stand findings, each with what to do. --out keeps all that was seen (check.json) and the report.
 
 The other machine must not be serving: a check takes all that a link can carry. The
---listen end serves one check after another until it is interrupted. It opens two TCP
-ports, that of --address and one that the other end is told, and a UDP port a rail for
-probes. Whoever reaches it may have it map memory: keep it on a network that you trust.
+--listen end serves one check after another until it is interrupted. It listens at a TCP
+port, --address, and at a UDP port a rail for probes while it is checked. It is the same as a
+kvferry rail bench --server, which a check may name too. Whoever reaches it may have it map memory: keep it on a network that you trust.
 
 Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad flags;
 130 interrupted.`,
@@ -87,7 +86,7 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
 				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Logger = cmd.OutOrStdout(), cmd.ErrOrStderr(), logger
-			_, err = check.Run(cmd.Context(), cfg)
+			_, err = rail.Check(cmd.Context(), cfg)
 			return config.Named(err, checkNames)
 		},
 	}
@@ -107,19 +106,19 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
 	fs.DurationVar(&l.Clock, "max-clock", l.Clock, "that the clocks may be apart; 0: any")
 	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.BoolVar(&f.wait, "listen", false, "be the other end")
-	fs.StringVar(&f.listen, "address", ":"+check.DefaultPort, "with --listen: host:port to listen at")
+	fs.StringVar(&f.listen, "address", ":"+rail.DefaultPort, "with --listen: host:port to listen at")
 	fs.StringVar(&f.matrix, "matrix", "", "with --listen: JSON file with rows that replace those of kvferry rail topo")
 	Positive(fs, "duration", "timeout")
 	return cmd
 }
 
 // config turns flags into a check, or names every flag that is wrong.
-func (f *checkFlags) config(changed func(flag string) bool, args []string) (check.Config, error) {
+func (f *checkFlags) config(changed func(flag string) bool, args []string) (rail.CheckConfig, error) {
 	cfg := f.cfg
 	var bad config.Faults
 	cfg.Command, cfg.Out = os.Args, resultsFolder(f.out)
 	if len(args) > 0 {
-		cfg.Peer = args[0]
+		cfg.Server = args[0]
 	}
 	bad.Check("--out", document.CheckNew(cfg.Out))
 	Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
@@ -129,9 +128,9 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 		cfg.Probes = -1
 	}
 	if f.line != "" {
-		cfg.LineRates = parseRates(&bad, "--line-rate", f.line, "")
-		if len(cfg.LineRates) == 1 {
-			cfg.LineRates = slices.Repeat(cfg.LineRates, max(1, len(cfg.Rails)))
+		cfg.RailLimits = parseRates(&bad, "--line-rate", f.line, "")
+		if len(cfg.RailLimits) == 1 {
+			cfg.RailLimits = slices.Repeat(cfg.RailLimits, max(1, len(cfg.Rails)))
 		}
 	}
 	refuse(&bad, changed, "it is for --listen: leave it out, or add --listen", "address", "matrix")
@@ -145,12 +144,12 @@ func (f *checkFlags) serve(cmd *cobra.Command, args []string, logger *slog.Logge
 		bad.Add("HOST", args[0], "the end that listens waits for others: leave it or --listen out")
 	}
 	refuse(&bad, cmd.Flags().Changed, "the other end says it: leave it out", "duration", "probes", "timeout", "line-rate", "min-of-line", "min-of-best", "min-together", "max-lost", "max-carrier", "max-clock", "out")
-	cfg := check.ListenConfig{Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.matrix, Log: cmd.ErrOrStderr(), Logger: logger}
+	cfg := rail.ServerConfig{Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.matrix, Log: cmd.ErrOrStderr(), Logger: logger}
 	Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
 	if err := Check(bad, cfg.Validate(), checkNames); err != nil {
 		return err
 	}
-	l, err := check.Listen(cfg)
+	l, err := rail.Listen(cfg)
 	if err != nil {
 		return config.Named(err, checkNames)
 	}

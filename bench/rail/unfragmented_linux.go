@@ -1,4 +1,4 @@
-package check
+package rail
 
 import (
 	"syscall"
@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whole has a socket send datagrams as one packet each, however large the path is said to be
+// unfragmented has a socket send datagrams as one packet each, however large the path is said to be
 // (ip(7), IP_PMTUDISC_PROBE).
-func whole(_, _ string, c syscall.RawConn) (err error) {
+func unfragmented(_, _ string, c syscall.RawConn) (err error) {
 	failed := c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 		if e := unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE); e == nil {

@@ -1,4 +1,4 @@
-package check
+package rail
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"kvferry/bench/observe"
 )
 
-// File is what a check leaves in its folder.
-const File = "check.json"
+// CheckFile is what a check leaves in its folder.
+const CheckFile = "check.json"
 
 // A Report is what was seen and what is said of it.
 type Report struct {
@@ -23,7 +23,7 @@ type Report struct {
 // document returns the report for readers: a row per rail, and the findings.
 func (r *Report) document() *document.Document {
 	d := &document.Document{
-		Title: "kvferry rail check", Made: document.When("Measured", r.Started), Head: []string{"here:  " + r.Here.String()}, Data: r, DataName: File, Sections: []document.Section{{Tables: []document.Table{r.table()}}},
+		Title: "kvferry rail check", Made: document.When("Measured", r.Started), Head: []string{"here:  " + r.Here.String()}, Data: r, DataName: CheckFile, Sections: []document.Section{{Tables: []document.Table{r.table()}}},
 	}
 	if r.Peer != "" {
 		d.Head = append(d.Head, "there: "+r.There.String())
@@ -69,12 +69,12 @@ func (r *Report) table() document.Table {
 			changes = fmt.Sprintf("%d/%d", x.Here.Changes, x.There.Changes)
 		}
 		t.Add(
-			x.Spec, string(r.Verdicts[i]), rate(x.Rates.Write.GBps), rate(x.Rates.Read.GBps), ofLine, ofBest, wrong(&x.Rates),
+			x.Spec, string(r.Verdicts[i]), rateOf(x.Rates.Write.GBps), rateOf(x.Rates.Read.GBps), ofLine, ofBest, wrong(&x.Rates),
 			pair(x.Here.MTU, x.There.MTU), probes, way, pairOf(x.Here.Congestion, x.There.Congestion), changes,
 		)
 	}
 	if r.All != nil {
-		t.Add(All, string(Verdict(All, r.Findings)), rate(r.All.Write.GBps), rate(r.All.Read.GBps), "", "", wrong(r.All))
+		t.Add(All, string(Verdict(All, r.Findings)), rateOf(r.All.Write.GBps), rateOf(r.All.Read.GBps), "", "", wrong(r.All))
 	}
 	return t
 }
@@ -91,7 +91,7 @@ func (h Host) String() string {
 	return fmt.Sprintf("%s, %s and %.1f MB set aside, %.1f GB available", pin, huge, float64(h.HugeFree)/1e6, float64(h.Available)/1e9)
 }
 
-func rate(gbps float64) string {
+func rateOf(gbps float64) string {
 	if gbps == 0 {
 		return ""
 	}

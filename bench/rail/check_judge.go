@@ -1,4 +1,4 @@
-package check
+package rail
 
 import (
 	"cmp"
@@ -88,7 +88,7 @@ func Judge(s *Seen, l Limits) (all []Finding) {
 type sayer func(g Grade, do, what string, args ...any)
 
 // link is what the kernel says of the NIC.
-func (r *Rail) link(l Limits, say sayer) {
+func (r *CheckedRail) link(l Limits, say sayer) {
 	for _, end := range []struct {
 		f     *Facts
 		where string
@@ -119,7 +119,7 @@ func (r *Rail) link(l Limits, say sayer) {
 }
 
 // path is what probes found out.
-func (r *Rail) path(l Limits, say sayer) {
+func (r *CheckedRail) path(l Limits, say sayer) {
 	small, full := r.Small, r.Full
 	if full.Wrong+small.Wrong > 0 {
 		say(Fail, "replace the NIC, cable or memory that does it, and turn off what rewrites packets between", "%d of %d probes came back with other bytes", full.Wrong+small.Wrong, full.Back+small.Back)
@@ -153,7 +153,7 @@ func because(err string) string {
 }
 
 // line is the slower end's speed; 0 if one is not known.
-func (r *Rail) line() float64 {
+func (r *CheckedRail) line() float64 {
 	if r.Here.LineRate <= 0 || r.There.LineRate <= 0 {
 		return 0
 	}
@@ -164,7 +164,7 @@ func (r *Rail) line() float64 {
 var unreached = regexp.MustCompile("refused|timed out|timeout|deadline|no route|unreachable")
 
 // moved is what the transfer engine found out.
-func (r *Rail) moved(l Limits, best float64, rails int, say sayer) {
+func (r *CheckedRail) moved(l Limits, best float64, rails int, say sayer) {
 	m := &r.Rates
 	for _, d := range []struct {
 		name string
@@ -202,7 +202,7 @@ func (r *Rail) moved(l Limits, best float64, rails int, say sayer) {
 }
 
 // hint is where to look first for a rail that is slow.
-func (r *Rail) hint() string {
+func (r *CheckedRail) hint() string {
 	var all []string
 	if a, b := r.Here.MTU, r.There.MTU; a != b && a > 0 && b > 0 {
 		all = append(all, fmt.Sprintf("MTU %d here, %d there", a, b))
@@ -220,7 +220,7 @@ func (r *Rail) hint() string {
 }
 
 // share is a rail's rate by its line, or as it is: shares and rates are not compared, see best.
-func (r *Rail) share() float64 {
+func (r *CheckedRail) share() float64 {
 	if line := r.line(); line > 0 {
 		return r.Rates.least() * 1e9 / line
 	}

@@ -1,4 +1,4 @@
-package check
+package rail
 
 import (
 	"context"
@@ -10,8 +10,6 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
-
-	"kvferry/bench/rail"
 )
 
 const (
@@ -19,8 +17,7 @@ const (
 	leastProbe  = tokenBytes + 8 // and its number
 	mostProbe   = 65507          // bytes of a datagram over IPv4
 	mostPacket  = 65535
-	echoFor     = 5 * time.Minute // that an echo lives without a probe: other rails are probed before
-	probesAhead = 16              // probes under way
+	probesAhead = 16 // probes under way
 	// Probes under way fit into a socket's buffer, of which the kernel counts 212 KB by default and a
 	// packet twice: what it drops itself is not lost on the way.
 	bytesAhead = 48 << 10
@@ -37,26 +34,29 @@ const (
 type echo struct {
 	Addr  string `json:"addr"`
 	Token []byte `json:"token"`
+}
 
+// An echoServer is the end of an echo that answers.
+type echoServer struct {
+	echo
 	conn  net.PacketConn
 	ended chan struct{}
 }
 
-// serveEcho echoes at an address until nothing has come for a while, or it is closed.
-func serveEcho(host string) (*echo, error) {
-	lc := net.ListenConfig{Control: whole}
+// serveEcho echoes at an address until it is closed.
+func serveEcho(host string) (*echoServer, error) {
+	lc := net.ListenConfig{Control: unfragmented}
 	conn, err := lc.ListenPacket(context.Background(), "udp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return nil, err
 	}
-	e := &echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes), conn: conn, ended: make(chan struct{})}
+	e := &echoServer{echo: echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes)}, conn: conn, ended: make(chan struct{})}
 	rand.Read(e.Token) // never fails
 	go func() {
 		defer close(e.ended)
 		defer conn.Close()
 		buf := make([]byte, mostProbe)
 		for {
-			_ = conn.SetReadDeadline(time.Now().Add(echoFor))
 			n, from, err := conn.ReadFrom(buf)
 			if err != nil {
 				return
@@ -69,7 +69,7 @@ func serveEcho(host string) (*echo, error) {
 	return e, nil
 }
 
-func (e *echo) close() {
+func (e *echoServer) close() {
 	_ = e.conn.Close()
 	<-e.ended
 }
@@ -101,7 +101,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 		p.Error = fmt.Sprintf("no probe of %d bytes from %q", packet, from)
 		return p
 	}
-	d := net.Dialer{Control: whole, LocalAddr: &net.UDPAddr{IP: ip}}
+	d := net.Dialer{Control: unfragmented, LocalAddr: &net.UDPAddr{IP: ip}}
 	conn, err := d.DialContext(ctx, "udp", to.Addr)
 	if err != nil {
 		p.Error = err.Error()
@@ -133,7 +133,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 				continue
 			}
 			seen[at] = true
-			if got != length || rail.PatternDiffers(buf[leastProbe:got], at, 0) >= 0 {
+			if got != length || PatternDiffers(buf[leastProbe:got], at, 0) >= 0 {
 				wrong.Add(1)
 			}
 			slowest.Store(max(slowest.Load(), int64(time.Since(began))-sent[at].Load()))
@@ -165,7 +165,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 			break
 		}
 		binary.BigEndian.PutUint64(buf[tokenBytes:], uint64(i))
-		rail.FillPattern(buf[leastProbe:], uint64(i), 0)
+		FillPattern(buf[leastProbe:], uint64(i), 0)
 		p.Sent++
 		sent[i].Store(int64(time.Since(began)))
 		if _, err := conn.Write(buf); err != nil {

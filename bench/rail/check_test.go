@@ -1,4 +1,4 @@
-package check
+package rail
 
 import (
 	"bytes"
@@ -16,58 +16,24 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench/rail"
 	"kvferry/internal/config"
 )
-
-// TestMain: the target of a check of one machine is this binary executed again.
-func TestMain(m *testing.M) {
-	rail.Child()
-	os.Exit(m.Run())
-}
-
-// patience bounds every wait for something that must happen.
-const patience = time.Minute
-
-// listener listens on loopback until the test ends.
-func listener(t *testing.T, rails ...string) *Listener {
-	t.Helper()
-	l, err := Listen(ListenConfig{Rails: rails, Listen: "127.0.0.1:0", Segment: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- l.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		case <-time.After(patience):
-			t.Error("it does not end")
-		}
-	})
-	return l
-}
 
 // loose are limits that a machine meets however busy it is.
 var loose = Limits{Line: 0, Lost: 1}
 
-func quick(peer string, rails ...string) Config {
-	return Config{Rails: rails, Peer: peer, Segment: 4 << 20, Duration: 50 * time.Millisecond, Probes: 40, Timeout: patience, Limits: loose}
+func quickCheck(server string, rails ...string) CheckConfig {
+	return CheckConfig{Config: Config{Rails: rails, Server: server, Segment: 4 << 20, Duration: 50 * time.Millisecond, Timeout: patience}, Probes: 40, Limits: loose}
 }
 
-// TestRun: two rails between two ends, alone and together, and what was seen in the file.
-func TestRun(t *testing.T) {
+// TestCheckSeesAll: two rails between two ends, alone and together, and what was seen in the file.
+func TestCheckSeesAll(t *testing.T) {
 	t.Parallel()
-	l := listener(t, "127.0.0.1:0", "127.0.0.1:0")
-	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
+	addr, _ := startServer(t, ServerConfig{Rails: []string{"127.0.0.1:0", "127.0.0.1:0"}})
+	cfg := quickCheck(addr, "127.0.0.1:0", "127.0.0.1:0")
 	var out, progress bytes.Buffer
 	cfg.Out, cfg.Stdout, cfg.Progress = t.TempDir(), &out, &progress
-	r, err := Run(t.Context(), cfg)
+	r, err := Check(t.Context(), cfg)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -80,7 +46,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("rail %d: %+v", i, x)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(cfg.Out, File))
+	text, err := os.ReadFile(filepath.Join(cfg.Out, CheckFile))
 	var back Report
 	if err != nil || json.Unmarshal(text, &back) != nil || len(back.Rails) != 2 {
 		t.Errorf("%v: %s", err, text)
@@ -95,8 +61,8 @@ func TestRun(t *testing.T) {
 // TestOneMachine: without a peer the other end is a child process, and nothing is probed.
 func TestOneMachine(t *testing.T) {
 	t.Parallel()
-	cfg := quick("", "127.0.0.1:0")
-	r, err := Run(t.Context(), cfg)
+	cfg := quickCheck("", "127.0.0.1:0")
+	r, err := Check(t.Context(), cfg)
 	if err != nil || r.Clock != nil || r.Rails[0].Full.Sent != 0 || r.Rails[0].Rates.Write.Checked == 0 || r.All != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -153,10 +119,10 @@ func TestSlowLink(t *testing.T) {
 	}
 	rail := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	at := narrow(t, rail)
-	l := listener(t, rail+"?advertise="+at)
-	cfg := quick(l.Addr(), "127.0.0.1:0")
+	addr, _ := startServer(t, ServerConfig{Rails: []string{rail + "?advertise=" + at}})
+	cfg := quickCheck(addr, "127.0.0.1:0")
 	cfg.Duration = 200 * time.Millisecond
-	r, err := Run(t.Context(), cfg)
+	r, err := Check(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,28 +137,28 @@ func TestSlowLink(t *testing.T) {
 // against the one at its place.
 func TestRailFails(t *testing.T) {
 	t.Parallel()
-	l := listener(t, "127.0.0.1:0", "127.0.0.1:0?advertise=127.0.0.1:1")
-	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
+	addr, _ := startServer(t, ServerConfig{Rails: []string{"127.0.0.1:0", "127.0.0.1:0?advertise=127.0.0.1:1"}})
+	cfg := quickCheck(addr, "127.0.0.1:0", "127.0.0.1:0")
 	cfg.Timeout = 10 * time.Second // what a refused rail takes, and no batch of the other one
-	r, err := Run(t.Context(), cfg)
-	if !errors.Is(err, ErrFailed) || r.Rails[0].Rates.Error != "" || !strings.Contains(r.Rails[1].Rates.Error, "refused") {
+	r, err := Check(t.Context(), cfg)
+	if !errors.Is(err, ErrUnfit) || r.Rails[0].Rates.Error != "" || !strings.Contains(r.Rails[1].Rates.Error, "refused") {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
 
-// TestInterrupted: a check that is stopped says that it has nothing to say, whatever it was at.
-func TestInterrupted(t *testing.T) {
+// TestCheckInterrupted: a check that is stopped says that it has nothing to say, whatever it was at.
+func TestCheckInterrupted(t *testing.T) {
 	t.Parallel()
-	l := listener(t, "127.0.0.1:0")
+	addr, _ := startServer(t, ServerConfig{Rails: []string{"127.0.0.1:0"}})
 	for _, at := range []string{"", "probing", "moving bytes"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		cfg := quick(l.Addr(), "127.0.0.1:0")
+		cfg := quickCheck(addr, "127.0.0.1:0")
 		cfg.Duration, cfg.Progress = time.Hour, stopAt{at, cancel}
 		if at == "" {
 			cancel()
 		}
-		if r, err := Run(ctx, cfg); r != nil || !errors.Is(err, ErrInterrupted) || !errors.Is(err, context.Canceled) {
+		if r, err := Check(ctx, cfg); r != nil || !errors.Is(err, ErrInterrupted) || !errors.Is(err, context.Canceled) {
 			t.Errorf("at %q: %v", at, err)
 		}
 	}
@@ -222,53 +188,19 @@ func TestPeerIsNone(t *testing.T) {
 	}
 	nobody := lis.Addr().String()
 	lis.Close()
-	l := listener(t, "127.0.0.1:0")
+	addr, _ := startServer(t, ServerConfig{Rails: []string{"127.0.0.1:0"}})
 	for _, c := range []struct {
 		peer  string
 		rails []string
 		want  string
 	}{
-		{strings.TrimPrefix(web.URL, "http://"), []string{"127.0.0.1:0"}, "does not speak version 1 of kvferry rail check's protocol"},
-		{nobody, []string{"127.0.0.1:0"}, "start one there"},
-		{l.Addr(), []string{"127.0.0.1:0", "127.0.0.1:0"}, "the other end has 1 rails and this one 2"},
+		{strings.TrimPrefix(web.URL, "http://"), []string{"127.0.0.1:0"}, "is kvferry rail check --listen running there"},
+		{nobody, []string{"127.0.0.1:0"}, "start one there with kvferry rail check --listen"},
+		{addr, []string{"127.0.0.1:0", "127.0.0.1:0"}, "the other end has 1 rails and this one 2"},
 	} {
-		if _, err := Run(t.Context(), quick(c.peer, c.rails...)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Check(t.Context(), quickCheck(c.peer, c.rails...)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
-	}
-	resp, err := http.Post("http://"+l.Addr()+"/facts", "application/json", strings.NewReader(`{"protocol":99}`))
-	if err != nil || resp.StatusCode != http.StatusBadRequest {
-		t.Errorf("%v, %v", resp, err)
-	}
-}
-
-// TestLateQuestion: an answer that is under way when a listener ends leaves nothing that echoes.
-func TestLateQuestion(t *testing.T) {
-	l, err := Listen(ListenConfig{Rails: []string{"127.0.0.1:0"}, Listen: "127.0.0.1:0", Segment: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.Serve(ctx); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	w := httptest.NewRecorder()
-	l.facts(w, httptest.NewRequest(http.MethodPost, "/facts", strings.NewReader(`{"protocol":1,"echo":true}`)))
-	var a answer
-	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || len(a.Echoes) != 1 || a.Echoes[0].Addr != "" {
-		t.Errorf("%v: %s", err, w.Body)
-	}
-}
-
-// TestNoPort: a peer that speaks the protocol and says no port for transfers is an error.
-func TestNoPort(t *testing.T) {
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(answer{Protocol: protocol, Rails: make([]Facts, 1), Echoes: make([]echo, 1)})
-	}))
-	defer web.Close()
-	if r, err := Run(t.Context(), quick(strings.TrimPrefix(web.URL, "http://"), "127.0.0.1:0")); r != nil || err == nil || !strings.Contains(err.Error(), "port") {
-		t.Errorf("%+v, %v", r, err)
 	}
 }
 
@@ -280,25 +212,25 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.close()
-	p := probe(t.Context(), "127.0.0.1", *e, 1500, 100)
+	p := probe(t.Context(), "127.0.0.1", e.echo, 1500, 100)
 	if p.Sent != 100 || p.Back != 100 || p.Wrong != 0 || p.Error != "" {
 		t.Errorf("%+v", p)
 	}
 	// As large as a datagram may be: a socket's buffer holds two of them.
-	if p := probe(t.Context(), "127.0.0.1", *e, mostPacket, 100); p.Back != 100 || p.Error != "" {
+	if p := probe(t.Context(), "127.0.0.1", e.echo, mostPacket, 100); p.Back != 100 || p.Error != "" {
 		t.Errorf("large ones: %+v", p)
 	}
-	stranger := *e
+	stranger := e.echo
 	stranger.Token = make([]byte, tokenBytes)
 	if p := probe(t.Context(), "127.0.0.1", stranger, 1500, 3); p.Sent != 3 || p.Back != 0 {
 		t.Errorf("a stranger: %+v", p)
 	}
-	if p := probe(t.Context(), "127.0.0.1", *e, 40, 3); p.Error == "" || p.Sent != 0 {
+	if p := probe(t.Context(), "127.0.0.1", e.echo, 40, 3); p.Error == "" || p.Sent != 0 {
 		t.Errorf("no room for a probe: %+v", p)
 	}
 	if runtime.GOOS == "linux" {
 		if lo, err := net.InterfaceByName("lo"); err == nil && lo.MTU < mostProbe {
-			if p := probe(t.Context(), "127.0.0.1", *e, lo.MTU+100, 3); p.Back != 0 || !strings.Contains(p.Error, "too long") {
+			if p := probe(t.Context(), "127.0.0.1", e.echo, lo.MTU+100, 3); p.Back != 0 || !strings.Contains(p.Error, "too long") {
 				t.Errorf("larger than a frame: %+v", p)
 			}
 		}
@@ -423,23 +355,55 @@ func TestProbeLate(t *testing.T) {
 	t.Errorf("%+v", p)
 }
 
-func TestConfigFaults(t *testing.T) {
-	for want, change := range map[string]func(*Config){
-		"Rails: none given: name one, host:port": func(c *Config) { c.Rails = nil },
-		"it is no rail that serves":              func(c *Config) { c.Rails = []string{rail.Mem} },
-		"LineRates: 2 rates":                     func(c *Config) { c.LineRates = []float64{1, 2} },
-		"Limits.Line: 2: use a":                  func(c *Config) { c.Limits.Line = 2 },
-		"Limits.Flaps: -1":                       func(c *Config) { c.Limits.Flaps = -1 },
-		"Limits.Clock: -1s":                      func(c *Config) { c.Limits.Clock = -time.Second },
-		"Duration: -1s: use 1ms":                 func(c *Config) { c.Duration = -time.Second },
-		`Segment: "-1": use 1 byte`:              func(c *Config) { c.Segment = -1 },
-		"Limits.Together: -0.1: use":             func(c *Config) { c.Limits.Together = -0.1 },
-		`Location: "cpu:1023": `:                 func(c *Config) { c.Location = "cpu:1023" },
+func TestCheckConfigFaults(t *testing.T) {
+	for want, change := range map[string]func(*CheckConfig){
+		"Rails: none given: name one, host:port": func(c *CheckConfig) { c.Rails = nil },
+		"it is no rail that serves":              func(c *CheckConfig) { c.Rails = []string{Mem} },
+		"RailLimits: 2 rates":                    func(c *CheckConfig) { c.RailLimits = []float64{1, 2} },
+		"Limits.Line: 2: use a":                  func(c *CheckConfig) { c.Limits.Line = 2 },
+		"Limits.Flaps: -1":                       func(c *CheckConfig) { c.Limits.Flaps = -1 },
+		"Limits.Clock: -1s":                      func(c *CheckConfig) { c.Limits.Clock = -time.Second },
+		"Duration: -1s: use 1ms":                 func(c *CheckConfig) { c.Duration = -time.Second },
+		`Segment: "-1": use 1 byte`:              func(c *CheckConfig) { c.Segment = -1 },
+		"Limits.Together: -0.1: use":             func(c *CheckConfig) { c.Limits.Together = -0.1 },
+		`Location: "cpu:1023": `:                 func(c *CheckConfig) { c.Location = "cpu:1023" },
 	} {
-		cfg := quick("", "127.0.0.1:0")
+		cfg := quickCheck("", "127.0.0.1:0")
 		change(&cfg)
-		if r, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || r != nil {
+		if r, err := Check(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || r != nil {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
+}
+
+// TestEchoes: probes are echoed from the first question for facts until the session ends, and a second question makes no
+// more echoes.
+func TestEchoes(t *testing.T) {
+	noLeaks(t)
+	addr, _ := startServer(t, ServerConfig{})
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPeer("the target", "", conn)
+	ask := func(m *message, answer string) *message {
+		t.Helper()
+		got, err := p.ask(t.Context(), m, answer, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	ask(&message{Type: "hello", Protocol: protocol, Segment: 1 << 16}, "welcome")
+	if quiet := ask(&message{Type: "facts"}, "known"); len(quiet.Echoes) != 1 || quiet.Echoes[0].Addr != "" {
+		t.Errorf("nobody asked for echoes: %+v", quiet)
+	}
+	known := ask(&message{Type: "facts", Echo: true}, "known")
+	if probes := probe(t.Context(), "127.0.0.1", known.Echoes[0], 600, 5); probes.Back != 5 || known.Host == nil {
+		t.Errorf("%+v of %+v", probes, known)
+	}
+	if again := ask(&message{Type: "facts", Echo: true}, "known"); again.Echoes[0].Addr != "" {
+		t.Errorf("a second echo of a rail: %+v", again)
+	}
+	p.close()
 }
