@@ -50,7 +50,7 @@ func (c *Config) checkLatency(bad *config.Faults) {
 		bad.Add("Depths", c.Depths, "latencies are of one batch at a time: leave it out")
 	}
 	for _, name := range c.Beside {
-		_, err := ParseReferences(name)
+		_, err := ParseReference(name)
 		bad.Check("Beside", err)
 	}
 	switch {

@@ -40,19 +40,12 @@ var ReferenceNames = []string{Bare, UCX, Iperf3}
 // programs are what has to be installed.
 var programs = map[string]string{UCX: "ucx_perftest", Iperf3: "iperf3"}
 
-// ParseReferences reads a list of names.
-func ParseReferences(text string) (all []string, err error) {
-	for _, name := range strings.Split(text, ",") {
-		name = strings.TrimSpace(name)
-		if !slices.Contains(ReferenceNames, name) {
-			return nil, fmt.Errorf("%q: use some of %s", name, strings.Join(ReferenceNames, ", "))
-		}
-		if slices.Contains(all, name) {
-			return nil, fmt.Errorf("%q: given twice: leave one out", name)
-		}
-		all = append(all, name)
+// ParseReference returns the name of a reference, or the error of one that there is not.
+func ParseReference(name string) (string, error) {
+	if !slices.Contains(ReferenceNames, name) {
+		return "", fmt.Errorf("%q: use some of %s", name, strings.Join(ReferenceNames, ", "))
 	}
-	return all, nil
+	return name, nil
 }
 
 // ReferenceInstalled returns nil if the named reference can be measured on this machine, else why it cannot.

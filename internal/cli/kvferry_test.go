@@ -341,7 +341,7 @@ func TestFieldsHaveFlags(t *testing.T) {
 	// What a program sets, not its user: writers, functions, and what other fields make
 	// of flags.
 	own := []string{
-		"Stdout", "Progress", "Terminal", "Logger", "Log", "Command", "System", "Clock", "ParseLink", "ParseNIC", "Detailed", "Exe", "Bin", "Corrupt", "Place", "Steady",
+		"Stdout", "Progress", "Terminal", "Logger", "Log", "Command", "System", "Clock", "ParseLink", "ParseNIC", "Detailed", "Exe", "Bin", "Corrupt",
 		"LogLevel", "LogFormat", "StopTimeout", "Costs", "Proxy", "Node", // of a cluster's daemons
 	}
 	for _, c := range []struct {
@@ -352,9 +352,10 @@ func TestFieldsHaveFlags(t *testing.T) {
 		{simulation.Config{}, simNames},
 		{simulation.Sweep{}, simNames},
 		{simulation.Simulation{}, simNames},
-		{rail.Config{}, transferNames},
-		{rail.FailoverConfig{}, transferNames},
-		{rail.ServerConfig{}, transferNames},
+		{rail.Config{}, railNames(benching)},
+		{rail.FailoverConfig{}, railNames(benching | failingOver)},
+		{rail.CheckConfig{}, railNames(benching | checking)},
+		{rail.ServerConfig{}, railNames(benchTarget)},
 		{nics.Config{}, nicsNames},
 		{nics.MooncakeConfig{}, nicsNames},
 	} {

@@ -143,8 +143,8 @@ func TestTransferUsage(t *testing.T) {
 		{"--rail mem 10.0.0.1", []string{`HOST: "10.0.0.1": the rail mem`, "leave one out"}},
 		{"--rail 127.0.0.1:7000", []string{"--rail", "use port 0"}},
 		{"--rail mem --server", []string{`--rail: "mem": it reaches this process only`}},
-		{"--rail tcp/lo --server 10.0.0.1", []string{`HOST: "10.0.0.1": a server waits`}},
-		{"--rail tcp/lo --server --block 4k --listen 18515", []string{"--block: the client says it", `--listen: "18515": write host:port`}},
+		{"--rail tcp/lo --server 10.0.0.1", []string{`HOST: "10.0.0.1": a target waits for others: leave it or --server out`}},
+		{"--rail tcp/lo --server --block 4k --listen 18515", []string{"--block: the other end says it", `--listen: "18515": write host:port`}},
 		{"--rail tcp/lo a b", []string{`HOST: "a b": given 2 times`}},
 	} {
 		refused(t, "rail bench "+c.args, c.want...)

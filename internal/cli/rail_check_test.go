@@ -66,7 +66,7 @@ func TestCheckUsage(t *testing.T) {
 		{"--rail tcp/lo --line-rate 1gbit,2gbit", []string{"--line-rate: 2 rates: there are 1 rails"}},
 		{"--rail tcp/lo --duration 0s", []string{"--duration: 0s"}},
 		{"--rail tcp/lo --address :1", []string{"--address: it is for --listen"}},
-		{"--rail tcp/lo --listen 10.0.0.1", []string{`HOST: "10.0.0.1": the end that listens`}},
+		{"--rail tcp/lo --listen 10.0.0.1", []string{`HOST: "10.0.0.1": a target waits for others: leave it or --listen out`}},
 		{"--rail tcp/lo --listen --probes 5 --address 18516", []string{"--probes: the other end says it"}},
 		{"--rail tcp/lo --listen --address 18516", []string{"--address", "host:port"}},
 		{"--listen", []string{"--rail: none given"}},

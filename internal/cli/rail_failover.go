@@ -1,34 +1,19 @@
 package cli
 
 import (
+	"context"
 	"log/slog"
-	"os"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/rail"
-
 	"kvferry/internal/config"
-	"kvferry/transport"
-	"kvferry/transport/rails"
 )
 
-// failoverFlags are the command line of kvferry rail failover. Its default of a
-// slice is a quarter of kvferry rail bench's: a sample of 10 ms sees whole ones only, and 1 MiB
-// takes 4 ms at 2 Gbit/s.
-type failoverFlags struct {
-	cfg                        rail.FailoverConfig
-	sel, block, slice, segment string
-	batch, threads, depth      int
-	warmup                     time.Duration
-	faults                     []string
-	cut, restore, file, out    string
-}
-
 func failoverCommand(terminal bool) *cobra.Command {
-	var f failoverFlags
+	f := &railFlags{warmup: 500 * time.Millisecond}
 	cmd := &cobra.Command{
 		Use:   "failover [HOST[:PORT]]",
 		Short: "What the other rails do while one is cut, slowed or silent, and how soon",
@@ -67,66 +52,16 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 		Example: `  kvferry rail failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --cut 2s:1 --restore 5s:1
   kvferry rail failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --faults faults.jsonl --duration 10s
   kvferry lab net --help                                      # two hosts, and links to cut`,
-		Args: AtMostOne("HOST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := f.config(args)
-			if err != nil {
-				return err
-			}
-			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
-			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-			_, err = rail.Failover(cmd.Context(), cfg)
-			return config.Named(err, transferNames)
-		},
 	}
-	fs := cmd.Flags()
-	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move bytes over (required), as for kvferry rail bench")
-	fs.StringVar(&f.sel, "select", "affinity", "how slices are spread over rails: affinity, static, round-robin or single")
-	fs.DurationVar(&f.cfg.Duration, "duration", 8*time.Second, "how long")
-	fs.StringArrayVar(&f.faults, "fault", nil, "what will happen, and when: see above")
-	fs.StringVar(&f.cut, "cut", "", "TIME:RAIL, short for --fault TIME:link-down:RAIL")
-	fs.StringVar(&f.restore, "restore", "", "TIME:RAIL, short for --fault TIME:link-up:RAIL")
-	fs.StringVar(&f.file, "faults", "", "file of JSON lines that the lab writes of its faults as they happen")
-	fs.DurationVar(&f.cfg.Sample, "sample", 10*time.Millisecond, "distance of two readings of the rails' counts")
-	fs.StringVar(&f.block, "block", "256k", "bytes of a block")
-	fs.IntVar(&f.batch, "batch", 16, "blocks of a batch")
-	fs.IntVar(&f.threads, "threads", 1, "threads that submit")
-	fs.IntVar(&f.depth, "depth", 8, "batches that each thread has under way")
-	fs.StringVar(&f.slice, "slice", "256k", "largest piece that a rail carries in one operation; samples see whole ones")
-	fs.StringVar(&f.segment, "segment", "", "memory at either end (default 1g, or an eighth of the machine's)")
-	fs.DurationVar(&f.warmup, "warmup", 500*time.Millisecond, "load for this long before it counts; 0: it counts at once")
-	fs.DurationVar(&f.cfg.Timeout, "timeout", 30*time.Second, "one batch fails after this long: longer than any fault")
-	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
-	fs.StringVar(&f.out, "out", "", "folder for the results (default kvferry-out/<time>)")
-	Positive(fs, "duration", "sample", "batch", "threads", "depth", "timeout")
-	return cmd
+	return railRun{role: failingOver, level: slog.LevelWarn, settle: settleFailover, run: func(ctx context.Context, f *railFlags) error {
+		_, err := rail.Failover(ctx, f.failover)
+		return err
+	}}.command(cmd, f, terminal)
 }
 
-// config turns flags into a run, or names every flag that is wrong.
-func (f *failoverFlags) config(args []string) (rail.FailoverConfig, error) {
-	cfg := f.cfg
-	var bad config.Faults
-	cfg.Command, cfg.Out, cfg.FaultFile = os.Args, resultsFolder(f.out), f.file
-	if len(args) > 0 {
-		cfg.Server = args[0]
-	}
-	cfg.Selects = ParseAll(&bad, "--select", []string{f.sel}, transport.ParseSelection)
-	cfg.Faults = ParseAll(&bad, "--fault", f.faults, rail.ParseAnnotation)
-	for _, short := range []struct{ flag, text, action string }{{"--cut", f.cut, "link-down"}, {"--restore", f.restore, "link-up"}} {
-		if short.text == "" {
-			continue
-		}
-		at, name, _ := strings.Cut(short.text, ":")
-		if a, err := rail.ParseAnnotation(at + ":" + short.action + ":" + name); err != nil {
-			bad.Add(short.flag, short.text, "write TIME:RAIL, like 2s:1")
-		} else {
-			cfg.Faults = append(cfg.Faults, a)
-		}
-	}
-	cfg.Blocks = ParseAll(&bad, "--block", []string{f.block}, config.ParseSize)
-	cfg.Batches, cfg.Threads, cfg.Depths = []int{f.batch}, []int{f.threads}, []int{f.depth}
-	Parse(&bad, "--slice", f.slice, &cfg.Slice, parseSlice)
-	Parse(&bad, "--segment", f.segment, &cfg.Segment, config.ParseSize)
-	cfg.Warmup = config.OrNone(f.warmup)
-	return cfg, Check(bad, cfg.Validate(), transferNames)
+func settleFailover(f *railFlags, _ func(flag string) bool, bad *config.Faults) error {
+	f.Warmup = config.OrNone(f.warmup)
+	f.failover.Config = f.Config
+	f.failover.Faults = slices.Concat(ParseAll(bad, "--fault", f.faults, rail.ParseAnnotation), f.cut, f.restore)
+	return f.failover.Validate()
 }

@@ -45,8 +45,8 @@ func TestFailoverUsage(t *testing.T) {
 		{"--rail mem --fault 2s:clear:3", []string{`--fault: "2s:clear:3": it is of rail 3: use 0 to 0`}},
 		{"--rail mem --cut 2s:0 --restore 1s:0", []string{"put them in order"}},
 		{"--rail mem --faults x --cut 1s:0", []string{`--faults: "x": faults are given one by one too: leave one out`}},
-		{"--rail mem --duration 0s --timeout 0s --warmup -1s --batch 0 --depth 0 --threads 0", []string{"--duration: 0s:", "--timeout: 0s:", "--warmup: -1s:", "--batch: 0:", "--depth: 0:", "--threads: 0:"}},
-		{"--rail mem --block 0 --slice x --segment y --sample 1us", []string{`--block: "0": write`, `--slice: "x": write`, `--segment: "y": write`, "--sample: 1µs: use 1ms"}},
+		{"--rail mem --duration 0s --timeout 0s --warmup -1s", []string{"--duration: 0s:", "--timeout: 0s:", "--warmup: -1s:"}},
+		{"--rail mem --batch 0 --depth 0 --threads 0 --block 0 --slice x --segment y --sample 1us", []string{"--batch:", "--depth:", "--threads:", `--block: "0": write`, `--slice: "x": write`, `--segment: "y": write`, "--sample: 1µs: use 1ms"}},
 		{"--rail mem --batch 200000 --depth 200000 --threads 200000 --slice 2g", []string{"--batch: 200000: use 1 to", "--depth: 200000:", "--threads: 200000:", `--slice: "2g": use up to 1g`}},
 	} {
 		refused(t, "rail failover "+c.args, c.want...)

@@ -95,7 +95,7 @@ func TestRefused(t *testing.T) {
 		{"rail failover --rail mem --fault 2s:burn:0", "--fault: "},
 		{"rail failover --rail mem --fault 2s:link-down:7", "--fault: "},
 		{"rail failover --rail mem --sample 0", "--sample: 0s: use more than 0"},
-		{"rail failover --rail mem --batch -1", "--batch: -1: use more than 0"},
+		{"rail failover --rail mem --batch -1", `--batch: "-1": write numbers from 1`},
 		{"rail failover --rail mem --slice 1000g", `--slice: "1000g": use up to `},
 		{"rail failover --cut 2s:1", "--rail: none given: "},
 		{"lab nics --rounds 1000", "--rounds: 1000: use 1 to 99"},

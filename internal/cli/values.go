@@ -6,7 +6,6 @@ import (
 	"kvferry/bench"
 	"kvferry/bench/client"
 	"kvferry/bench/engines"
-	"kvferry/bench/rail"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
 	"kvferry/cluster"
@@ -54,11 +53,11 @@ func values(command string) map[string][]string {
 			all["sweep"] = append(all["sweep"], name+"=")
 		}
 	case "rail bench":
-		all["op"] = []string{"write", "read", "both"}
-		all["format"] = []string{"text", "json", "csv"}
-		all["imm"] = []string{"no", "yes", "both"}
-		all["beside"] = append([]string{"none"}, rail.ReferenceNames...)
-		all["model-kv"] = rail.LayoutNames()
+		for _, k := range railKnobs.For(benching) {
+			if k.Values != nil {
+				all[k.Name] = k.Values()
+			}
+		}
 	case "lab connectors":
 		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
 		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)

@@ -114,8 +114,11 @@ func (t Table[S]) Flags(s *S, roles Roles) []Group {
 
 func (k *Knob[S]) flag(s *S, roles Roles) *pflag.Flag {
 	f := &pflag.Flag{Name: k.Name, Usage: k.Help, Value: k.Value(s), DefValue: k.Text(s), Annotations: map[string][]string{}}
-	if f.Value.Type() == "bool" {
+	switch {
+	case f.Value.Type() == "bool":
 		f.NoOptDefVal = "true"
+	case f.Value.Type() == "stringSlice" && f.DefValue == "":
+		f.DefValue = "[]" // or pflag's help would have a default, of no text
 	}
 	if k.Positive {
 		f.Annotations[Positive] = []string{}

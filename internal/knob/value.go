@@ -31,6 +31,13 @@ func Int64[S any](at func(*S) *int64) func(*S) pflag.Value {
 	}
 }
 
+// Uint64 is the value of a whole number of 64 bits that is not negative.
+func Uint64[S any](at func(*S) *uint64) func(*S) pflag.Value {
+	return func(s *S) pflag.Value {
+		return pflags(func(fs *pflag.FlagSet, name string) { fs.Uint64Var(at(s), name, *at(s), "") })
+	}
+}
+
 // Float is the value of a number.
 func Float[S any](at func(*S) *float64) func(*S) pflag.Value {
 	return func(s *S) pflag.Value {
@@ -143,4 +150,41 @@ func Wanted(kind string, cause error) error {
 		return errors.New("write the flag alone for yes, or =false behind it")
 	}
 	return cause
+}
+
+// Parsed is the value that parse makes of a text. The error of a text that parse refuses is kept for [Unread], so that all
+// that is wrong with a command line can be said at once. The value is printed as it was given: in a table with such
+// knobs, Args and JSON know only what was given to the same flag.
+func Parsed[S, T any](at func(*S) *T, parse func(string) (T, error)) func(*S) pflag.Value {
+	return func(s *S) pflag.Value { return &parsed[T]{to: at(s), parse: parse} }
+}
+
+type parsed[T any] struct {
+	to    *T
+	parse func(string) (T, error)
+	given string
+	err   error
+}
+
+func (v *parsed[T]) Set(text string) error {
+	var x T
+	if x, v.err = v.parse(text); v.err == nil {
+		*v.to = x
+	}
+	v.given = text
+	return nil
+}
+
+func (v *parsed[T]) String() string { return v.given }
+func (v *parsed[T]) Type() string   { return "string" }
+func (v *parsed[T]) unread() error  { return v.err }
+
+// Unread returns a fault for each flag of fs whose text its [Parsed] value has refused.
+func Unread(fs *pflag.FlagSet) (bad config.Faults) {
+	fs.Visit(func(f *pflag.Flag) {
+		if v, ok := f.Value.(interface{ unread() error }); ok {
+			bad.Check("--"+f.Name, v.unread())
+		}
+	})
+	return bad
 }
