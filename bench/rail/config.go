@@ -90,7 +90,7 @@ type Config struct {
 	// at the source in each point: what Check is there to find.
 	Corrupt []int
 
-	Out      string // folder for results.json, results.csv and report.html; none if empty
+	Out      string // folder for results.json, table.md and report.html; none if empty
 	Command  []string
 	Stdout   io.Writer // the report, default none
 	Format   Format

@@ -2,8 +2,6 @@ package rail
 
 import (
 	"fmt"
-	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -53,36 +51,15 @@ func (r *FailoverResult) Sound() bool {
 	return r.Checked > 0 && r.Errors == 0 && r.Bad == 0 && r.Bytes == r.Counted && r.Error == "" && !r.Interrupted
 }
 
-const (
-	failoverFile = "failover.json"
-	samplesFile  = "samples.csv"
-)
+const failoverFile = "failover.json"
 
 // document returns the report: the rates over time with the faults marked, and the table.
 func (r *FailoverResult) document() *document.Document {
 	all := document.Section{Lines: append([]string{"GB/s over time; at the right the highest"}, r.lines()...), Plots: []document.Plot{r.plot()}, Tables: []document.Table{r.table()}}
 	return &document.Document{
 		Title: "kvferry rail failover", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: r.remarks(), Sections: []document.Section{all},
-		Data: r, DataName: failoverFile, Extra: []document.File{{Name: samplesFile, Write: r.WriteCSV}},
+		Data: r, DataName: failoverFile,
 	}
-}
-
-// WriteCSV writes a line a sample: seconds, and for each rail the bytes completed and
-// those posted again so far.
-func (r *FailoverResult) WriteCSV(w io.Writer) error {
-	t := document.Table{Head: []string{"seconds"}}
-	for _, name := range r.Names {
-		t.Head = append(t.Head, name+" bytes", name+" resent")
-	}
-	for i := range r.Samples {
-		s := &r.Samples[i]
-		row := []string{strconv.FormatFloat(s.At.Seconds(), 'f', 6, 64)}
-		for k := range s.Bytes {
-			row = append(row, whole(s.Bytes[k]), whole(s.Resent[k]))
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return t.WriteCSV(w)
 }
 
 // table is a row a fault.

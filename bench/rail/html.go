@@ -15,7 +15,7 @@ import (
 func (r *Result) document() *document.Document {
 	d := &document.Document{
 		Title: "kvferry rail bench", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: append(r.legend(), r.remarks()...),
-		Data: r, DataName: resultsFile, Extra: []document.File{{Name: csvFile, Write: r.WriteCSV}},
+		Data: r, DataName: resultsFile,
 	}
 	d.Sections = []document.Section{{Tables: []document.Table{r.table()}, Plots: []document.Plot{
 		r.curves("GB/s over the block size", false, func(p *Point) float64 { return p.GBps }, func(o *Reference) Rank { return &o.GBps }),

@@ -44,7 +44,7 @@ func TestLatency(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := r.WriteCSV(&table); err != nil {
+	if err := r.table().WriteCSV(&table); err != nil {
 		t.Fatal(err)
 	}
 	if rows, err := csv.NewReader(&table).ReadAll(); err != nil || len(rows) != 1+16+8 {

@@ -9,14 +9,12 @@ import (
 	"strings"
 
 	"kvferry/bench/document"
+	"kvferry/bench/stats"
 	"kvferry/internal/config"
 )
 
-// Files of a run's folder.
-const (
-	resultsFile = "results.json"
-	csvFile     = "results.csv"
-)
+// resultsFile has all of a run in its folder.
+const resultsFile = "results.json"
 
 // keep writes the result's files and prints it in the format that was asked for.
 func (r *Result) keep(cfg *Config) error {
@@ -25,7 +23,7 @@ func (r *Result) keep(cfg *Config) error {
 	case JSON:
 		print = func(w io.Writer) error { return document.WriteJSON(w, r) }
 	case CSV:
-		print = r.WriteCSV
+		print = r.table().WriteCSV
 	case Perftest:
 	default:
 		return d.Keep(cfg.Stdout, cfg.Out)
@@ -50,67 +48,219 @@ func (p *Point) line(i, n int) string {
 	return line
 }
 
-// table is a row a point.
-func (r *Result) table() document.Table {
-	if r.Settings.Latency {
-		return r.latencyTable()
-	}
-	t := document.Table{
-		Title: "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends", Left: 1,
-		Head: []string{
-			"op", "block", "batch", "threads", "depth", "rails", "select", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad", "% by rail",
-		},
-	}
-	several := r.head(&t)
-	for i := range r.Points {
-		p := &r.Points[i]
-		op := p.Op
-		if p.Imm {
-			op += " + immediate"
-		}
-		row := []string{
-			op + p.star(), config.FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
-			three(p.GBps), document.Fixed(document.Number(p.LimitPct), 1), fmt.Sprintf("%.0f", p.OpsPerS),
-			percentile(p.Latency.P50US, 50, p.Batches), percentile(p.Latency.P99US, 99, p.Batches), percentile(p.Latency.P999US, 99.9, p.Batches),
-			fmt.Sprintf("%.1f", p.PostUS),
-		}
-		row = append(append(row, p.found()...), shares(p.Rails))
-		if several {
-			row = append(row, p.shared()...)
-		}
-		t.Add(r.withKV(row, p.Block)...)
-	}
-	return t
+// A line is a row of the table: a point, or else what was measured beside it.
+type line struct {
+	*Point
+	beside *Reference
 }
 
-// head ends a table's heading, and says whether there are several initiators.
-func (r *Result) head(t *document.Table) (several bool) {
-	if several = slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 }); several {
-		t.Head = append(t.Head, "initiators", "min/max", "Jain")
+// of returns the cell of a point in a table; nothing else has one.
+func of(cell func(*Point) string) func(line) string {
+	return func(l line) string {
+		if l.Point == nil {
+			return ""
+		}
+		return cell(l.Point)
+	}
+}
+
+// either returns the cell of a line, whichever it is.
+func either(cell func(*Point) string, beside func(*Reference) string) func(line) string {
+	return func(l line) string {
+		if l.Point == nil {
+			return beside(l.beside)
+		}
+		return cell(l.Point)
+	}
+}
+
+// ranks returns the cell of a percentile.
+func ranks(p float64, us func(*Latency) float64, beside func(*Reference) Rank) func(line) string {
+	return either(func(q *Point) string { return percentile(us(&q.Latency), p, q.Batches) }, func(o *Reference) string {
+		return document.Known(beside(o), func(v float64) string { return percentile(v, p, o.Samples) })
+	})
+}
+
+// columns are the columns of a table, by what it is of.
+type columns = document.Cols[line]
+
+// table has a row a point, and below those of an op and a size what was measured beside them.
+func (r *Result) table() document.Table {
+	title := "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends"
+	all := columns{
+		{"op", either(r.op, func(o *Reference) string { return o.Op })},
+		{"block", func(l line) string { return config.FormatSize(l.block()) }},
+	}
+	rate := columns{{"GB/s", either(func(p *Point) string { return three(p.GBps) }, func(o *Reference) string { return three(o.GBps) })}}
+	latency := columns{
+		{"p50", ranks(50, func(l *Latency) float64 { return l.P50US }, func(o *Reference) Rank { return o.P50US })},
+		{"p99", ranks(99, func(l *Latency) float64 { return l.P99US }, func(o *Reference) Rank { return o.P99US })},
+		{"p99.9", ranks(99.9, func(l *Latency) float64 { return l.P999US }, func(o *Reference) Rank { return o.P999US })},
+	}
+	if r.Settings.Latency {
+		title = "measured, one batch at a time, in µs: from the call of Submit until its caller knows that the bytes are at the destination"
+		all = slices.Concat(all, columns{
+			{"of", either(r.subject, func(o *Reference) string { return o.Name })},
+			{"samples", either(func(p *Point) string { return whole(p.Batches) }, (*Reference).samples)},
+			{"min", of(func(p *Point) string { return document.Fixed(p.Latency.MinUS, 1) })},
+		}, latency, columns{{"max", of(func(p *Point) string { return document.Fixed(p.Latency.MaxUS, 1) })}}, rate)
+	} else {
+		all = slices.Concat(all, columns{
+			{"batch", of(func(p *Point) string { return strconv.Itoa(p.Batch) })},
+			{"threads", of(func(p *Point) string { return strconv.Itoa(p.Threads) })},
+			{"depth", of(func(p *Point) string { return strconv.Itoa(p.Depth) })},
+			{"rails", of(func(p *Point) string { return strconv.Itoa(p.Count) })},
+			{"select", of(func(p *Point) string { return p.Select })},
+		}, rate, columns{
+			{"% of limit", of(func(p *Point) string { return document.Fixed(document.Number(p.LimitPct), 1) })},
+			{"ops/s", of(func(p *Point) string { return document.Fixed(p.OpsPerS, 0) })},
+		}, latency, columns{{"post", of(func(p *Point) string { return document.Fixed(p.PostUS, 1) })}})
+	}
+	all = append(all, columns{
+		{"CPU-s/GB", of((*Point).cpu)},
+		{"errors", of(func(p *Point) string { return strconv.Itoa(p.Errors) })},
+		{"checked", of(func(p *Point) string { return document.Known(p.Checked, whole) })},
+		{"bad", of(func(p *Point) string { return document.Known(p.Bad, whole) })},
+	}...)
+	if !r.Settings.Latency {
+		all = append(all, columns{{"% by rail", of(func(p *Point) string { return shares(p.Rails) })}}...)
+	}
+	if slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 }) {
+		all = append(all, columns{
+			{"initiators", either(func(p *Point) string { return strconv.Itoa(p.Peers) }, func(*Reference) string { return "1" })},
+			{"min/max", of(func(p *Point) string { return p.fair(func(f *stats.Fairness) float64 { return f.MinMax }) })},
+			{"Jain", of(func(p *Point) string { return p.fair(func(f *stats.Fairness) float64 { return f.Jain }) })},
+		}...)
 	}
 	if len(r.Settings.KV) > 0 {
-		t.Head = append(t.Head, "KV of")
+		all = append(all, columns{{"KV of", func(l line) string { return r.kvOf(l.block()) }}}...)
 	}
-	return several
+	return all.Table(title, 1, r.lines())
 }
 
-// found returns the cells for CPU time, errors, checked blocks and bad blocks.
-func (p *Point) found() []string {
-	cpu := ""
-	if p.CPU.Bytes > 0 {
-		cpu = three(p.CPU.PerGB)
+// lines are the rows of the table.
+func (r *Result) lines() (all []line) {
+	for i := range r.Points {
+		p := &r.Points[i]
+		all = append(all, line{Point: p})
+		if i+1 < len(r.Points) && r.Points[i+1].Op == p.Op && r.Points[i+1].Block == p.Block {
+			continue
+		}
+		for k := range r.References {
+			if o := &r.References[k]; o.Op == p.Op && o.Block == p.Block && o.Error == "" {
+				all = append(all, line{beside: o})
+			}
+		}
 	}
-	return []string{cpu, strconv.Itoa(p.Errors), document.Known(p.Checked, whole), document.Known(p.Bad, whole)}
+	return all
+}
+
+func (l line) block() int64 {
+	if l.Point == nil {
+		return l.beside.Block
+	}
+	return l.Point.Block
+}
+
+// op marks a point that has faults, and one with an immediate where no other column says so.
+func (r *Result) op(p *Point) string {
+	op := p.Op
+	if p.Imm && !r.Settings.Latency {
+		op += " + immediate"
+	}
+	if p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 {
+		op += " *"
+	}
+	return op
+}
+
+func (p *Point) cpu() string {
+	if p.CPU.Bytes == 0 {
+		return ""
+	}
+	return three(p.CPU.PerGB)
+}
+
+func (p *Point) fair(of func(*stats.Fairness) float64) string {
+	return document.Known(p.Fairness, func(f stats.Fairness) string { return document.Fixed(of(&f), 3) })
+}
+
+func (o *Reference) samples() string {
+	if o.Samples == 0 {
+		return ""
+	}
+	return whole(o.Samples)
 }
 
 func whole(n int64) string { return strconv.FormatInt(n, 10) }
 
-// star marks a row that has faults.
-func (p *Point) star() string {
-	if p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 {
-		return " *"
+// subject is what a point is of: all of it that the run varies besides op and block.
+func (r *Result) subject(p *Point) string {
+	parts := []string{"kvferry"}
+	vary := func(of func(*Point) any, text string) {
+		if slices.ContainsFunc(r.Points, func(q Point) bool { return of(&q) != of(p) }) {
+			parts = append(parts, text)
+		}
 	}
-	return ""
+	vary(func(q *Point) any { return q.Batch }, fmt.Sprintf("x %d", p.Batch))
+	vary(func(q *Point) any { return q.Threads }, fmt.Sprintf("threads %d", p.Threads))
+	vary(func(q *Point) any { return q.Count }, fmt.Sprintf("rails %d", p.Count))
+	vary(func(q *Point) any { return q.Select }, p.Select)
+	if p.Imm {
+		parts = append(parts, "+ immediate")
+	}
+	return strings.Join(parts, " ")
+}
+
+// kvOf returns what of the models' KV has this size.
+func (r *Result) kvOf(block int64) string {
+	var of []string
+	for _, size := range r.Settings.KV {
+		if size.Bytes == block {
+			of = append(of, size.Model+": "+size.What)
+		}
+	}
+	return strings.Join(of, "; ")
+}
+
+// percentile is a figure of n samples as a table shows it: nothing beyond it makes it no percentile,
+// and a few an uncertain one.
+func percentile(us, p float64, n int64) string {
+	switch beyond := stats.Beyond(n, p); {
+	case beyond < 1:
+		return ""
+	case beyond < stats.Few:
+		return fmt.Sprintf("%.1f~", us)
+	}
+	return fmt.Sprintf("%.1f", us)
+}
+
+// legend says what the table's marks are, and what of rows are that are no transfers.
+func (r *Result) legend() (notes document.Notes) {
+	if slices.ContainsFunc(r.table().Rows, func(row []string) bool {
+		return slices.ContainsFunc(row, func(cell string) bool { return strings.HasSuffix(cell, "~") })
+	}) {
+		notes.Addf(document.Info, "~: fewer than %d samples lie beyond this percentile; -: none does, or it is not measured (--duration)", stats.Few)
+	}
+	notes.Add(document.Info, r.beside()...)
+	return notes
+}
+
+// beside says of what the rows are that are no transfers.
+func (r *Result) beside() (lines []string) {
+	for _, o := range r.References {
+		if line := fmt.Sprintf("%s %s is %s", o.Op, o.Name, o.Of); o.Of != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	seen := map[string]bool{}
+	for _, size := range r.Settings.KV {
+		if !seen[size.Model] {
+			seen[size.Model] = true
+			lines = append(lines, fmt.Sprintf("KV sizes of %s follow from %s", size.Model, size.Source))
+		}
+	}
+	return lines
 }
 
 // shares are what each rail has moved, in percent of all.
@@ -212,44 +362,6 @@ func (r *Result) remarks() (notes document.Notes) {
 		notes.Add(document.Fault, "the run ended early: "+r.Error)
 	}
 	return notes
-}
-
-// WriteCSV writes a line a point, with units in the heading's names. Figures that
-// there are none of are empty.
-func (r *Result) WriteCSV(w io.Writer) error {
-	t := document.Table{Head: []string{
-		"op", "block_bytes", "batch", "threads", "depth", "rails", "select", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
-		"latency_min_us", "latency_mean_us", "latency_p50_us", "latency_p99_us", "latency_p99_9_us", "latency_max_us", "post_us", "post_p99_us",
-		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad", "rail_bytes", "of", "immediate", "initiators", "fairness_min_max", "fairness_jain",
-	}}
-	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
-	for i := range r.Points {
-		p := &r.Points[i]
-		cpu, even, jain := "", "", ""
-		if p.CPU.Bytes > 0 {
-			cpu = f(p.CPU.PerGB)
-		}
-		if p.Fairness != nil {
-			even, jain = f(p.Fairness.MinMax), f(p.Fairness.Jain)
-		}
-		var moved []string
-		for _, u := range p.Rails {
-			moved = append(moved, fmt.Sprintf("%s=%d", u.Name, u.Bytes))
-		}
-		l := &p.Latency
-		t.Rows = append(t.Rows, []string{
-			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select, f(p.Seconds),
-			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), document.Known(p.LimitPct, f), f(p.OpsPerS),
-			f(l.MinUS), f(l.MeanUS), f(l.P50US), f(l.P99US), f(l.P999US), f(l.MaxUS), f(p.PostUS), f(p.PostP99US),
-			cpu, strconv.Itoa(p.Errors), document.Known(p.Checked, whole), document.Known(p.Bad, whole), strings.Join(moved, " "), "kvferry", strconv.FormatBool(p.Imm), strconv.Itoa(max(p.Peers, 1)), even, jain,
-		})
-	}
-	for _, o := range r.References {
-		if o.Error == "" {
-			t.Rows = append(t.Rows, o.csv(f))
-		}
-	}
-	return t.WriteCSV(w)
 }
 
 // perftestMB is the megabyte of perftest's lines.

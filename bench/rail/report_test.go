@@ -50,7 +50,6 @@ func TestReportsGolden(t *testing.T) {
 	r := fixedResult()
 	for name, write := range map[string]func(*bytes.Buffer) error{
 		"report.golden":   func(b *bytes.Buffer) error { return r.document().WriteText(b) },
-		"csv.golden":      func(b *bytes.Buffer) error { return r.WriteCSV(b) },
 		"perftest.golden": func(b *bytes.Buffer) error { return r.WritePerftest(b) },
 	} {
 		var b bytes.Buffer

@@ -65,8 +65,8 @@ connections, and says how evenly they share the target: least by most, and Jain'
 index (1 is evenly, 1/n if one has it all). --model-kv adds the sizes that KV of a model
 has: a token and a block of --kv-block-tokens, of one layer and of all.
 
-Results go to --out: results.json (all of it), results.csv, table.md and
-report.html.
+Results go to --out: results.json (all of it), table.md and report.html. --format csv
+prints the table for a spreadsheet.
 Client and server must be the same version; whoever reaches a server may have it
 map memory and write there, and start ucx_perftest and iperf3 as servers, so keep it
 on a network that you trust.

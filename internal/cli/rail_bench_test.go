@@ -41,7 +41,7 @@ func TestTransfer(t *testing.T) {
 
 	code, stdout, _ = command(t.Context(), short("--rail", "mem", "--format", "csv", "--out", dir)...)
 	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
-	if code != 0 || err != nil || len(rows) != 2 || rows[1][0] != "write" || rows[1][5] != "1" || rows[1][6] != "affinity" || rows[1][1] != "1048576" {
+	if code != 0 || err != nil || len(rows) != 2 || rows[1][0] != "write" || rows[0][5] != "rails" || rows[1][5] != "1" || rows[1][6] != "affinity" || rows[1][1] != "1m" {
 		t.Errorf("exit %d, %v, %q", code, err, rows)
 	}
 	code, stdout, _ = command(t.Context(), short("--rail", "mem", "--format", "json", "--latency", "--block", "4k", "--imm", "no", "--out", dir)...)
@@ -131,6 +131,7 @@ func TestTransferUsage(t *testing.T) {
 		{"--rail mem --duration 1s --iters 5", []string{"--iters", "leave one out"}},
 		{"--rail mem --latency --depth 2", []string{"--depth", "--latency"}},
 		{"--rail mem --latency --beside netperf", []string{"--beside", "bare, ucx, iperf3"}},
+		{"--rail tcp/lo --latency --beside ucx,ucx", []string{`--beside: "ucx": given twice`}},
 		{"--rail mem --latency --beside bare", []string{"--beside", "both ends in this process"}},
 		{"--rail tcp/lo --beside bare", []string{"--beside", "beside latencies"}},
 		{"--rail mem --imm maybe --peers 0 --model-kv gpt-9", []string{"--imm", "no, yes or both", "--peers", "--model-kv", "llama-3.1-8b"}},

@@ -44,8 +44,8 @@ from the line LOADING on standard output, so that a lab can wait for it
   --cut 2s:1 --restore 5s:1    link-down and link-up, in short
 
 The target is as for kvferry rail bench: a child process, or with HOST a
-kvferry rail bench --server there. Results go to --out: failover.json, samples.csv,
-table.md and report.html, with the plot.
+kvferry rail bench --server there. Results go to --out: failover.json with all
+samples, table.md and report.html, with the plot.
 
 Exit status: 0 nothing was lost; 1 batches failed, blocks are wrong, or the run could
 not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,

@@ -22,7 +22,7 @@ func TestFailover(t *testing.T) {
 			t.Errorf("no terminal, and stderr has %q", line)
 		}
 	}
-	for _, name := range []string{"failover.json", "samples.csv", "report.html"} {
+	for _, name := range []string{"failover.json", "table.md", "report.html"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
