@@ -27,7 +27,7 @@ func findPython(ctx context.Context, candidates []string, run runner) (path, ver
 		var output []string
 		err = run(ctx, command{
 			args: []string{file, "-c", probe}, env: environ(nil),
-			line: func(text string) { output = append(output, text) }, wrote: func(int64) {},
+			line: func(text string) { output = append(output, text) },
 		})
 		if ctx.Err() != nil {
 			return "", "", context.Cause(ctx)

@@ -1,15 +1,10 @@
 package vllm
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"kvferry/internal/proc"
 )
@@ -19,15 +14,10 @@ type command struct {
 	args []string
 	env  []string
 	line func(string) // each line of its output and its errors, from one goroutine
-	// wrote is told now and then how many bytes it has written so far, where the system says that.
-	wrote func(int64)
 }
 
 // A runner runs a command and returns its error.
 type runner func(context.Context, command) error
-
-// lookPeriod is how often wrote is told.
-const lookPeriod = 500 * time.Millisecond
 
 // execute is the runner that starts a process. It is killed when ctx ends.
 func execute(ctx context.Context, c command) error {
@@ -37,33 +27,7 @@ func execute(ctx context.Context, c command) error {
 	}
 	p.In.Close() // it is asked nothing
 	defer context.AfterFunc(ctx, p.Kill)()
-	look := time.NewTicker(lookPeriod)
-	defer look.Stop()
-	for {
-		select {
-		case <-look.C:
-			if n, ok := written(p.Pid()); ok {
-				c.wrote(n)
-			}
-		case <-p.Done():
-			return p.Wait()
-		}
-	}
-}
-
-// written is how many bytes a process has written, to whatever.
-func written(pid int) (n int64, ok bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
-	if err != nil {
-		return 0, false
-	}
-	for line := range bytes.Lines(text) {
-		if value, found := bytes.CutPrefix(line, []byte("wchar: ")); found {
-			n, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)
-			return n, err == nil
-		}
-	}
-	return 0, false
+	return p.Wait()
 }
 
 // ErrIndex is the cause of a setup that could not get packages.

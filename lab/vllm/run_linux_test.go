@@ -13,7 +13,7 @@ import (
 // TestExecute: lines of both outputs, and the exit status.
 func TestExecute(t *testing.T) {
 	var lines []string
-	c := command{line: func(text string) { lines = append(lines, text) }, wrote: func(int64) {}}
+	c := command{line: func(text string) { lines = append(lines, text) }}
 	c.args, c.env = []string{"/bin/sh", "-c", "echo $A; echo two >&2; exit 3"}, []string{"A=one"}
 	if err := execute(t.Context(), c); err == nil || err.Error() != "exit status 3" || !slices.Equal(lines, []string{"one", "two"}) {
 		t.Errorf("%q, %v", lines, err)
@@ -24,18 +24,16 @@ func TestExecute(t *testing.T) {
 func TestExecuteEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	child, wrote := 0, int64(0)
+	child := 0
 	err := execute(ctx, command{
 		args: []string{"/bin/sh", "-c", "sleep 1000 & echo $!; wait"}, env: os.Environ(),
-		line: func(text string) { child, _ = strconv.Atoi(text) },
-		wrote: func(n int64) {
-			if wrote = n; n > 0 {
-				cancel()
-			}
+		line: func(text string) {
+			child, _ = strconv.Atoi(text)
+			cancel()
 		},
 	})
-	if err == nil || err.Error() != "signal: killed" || ctx.Err() != context.Canceled || wrote == 0 || child == 0 {
-		t.Fatalf("%v; child %d, %d bytes", err, child, wrote)
+	if err == nil || err.Error() != "signal: killed" || ctx.Err() != context.Canceled || child == 0 {
+		t.Fatalf("%v; child %d", err, child)
 	}
 	for deadline := time.Now().Add(time.Minute); alive(child); {
 		if time.Now().After(deadline) {

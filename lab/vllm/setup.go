@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"kvferry/internal/progress"
 	"kvferry/lab"
 )
 
@@ -88,10 +89,12 @@ func setup(ctx context.Context, cfg Config, run runner, freeOn func(folder strin
 	}
 	say("setting up vLLM %s in %s with Python %s", Version, f, version)
 	began := time.Now()
-	shown := newProgress(cfg.Progress, cfg.Terminal, steps, first)
+	shown := progress.New(cfg.Progress, cfg.Terminal)
+	shown.Start(progress.State{What: steps[first].name, Total: int64(len(steps)), Unit: "steps"})
 	defer shown.Stop()
 	for i := first; i < len(steps); i = state.next(steps, there) {
-		shown.start(i)
+		shown.Describe(steps[i].name)
+		shown.Set(int64(i))
 		shown.Say(fmt.Sprintf("%s: %s", steps[i].name, steps[i].makes))
 		stepBegan := time.Now()
 		if err := f.do(ctx, steps[i], run, log, shown); err != nil {
@@ -111,7 +114,7 @@ func setup(ctx context.Context, cfg Config, run runner, freeOn func(folder strin
 }
 
 // do runs the commands of a step. An error names the step and has what was printed last.
-func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown *setupProgress) error {
+func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown *progress.Task) error {
 	env := environ(append(f.Environ(),
 		"UV_CACHE_DIR="+f.at("wheels"), // on the disk of the environment, so that files are linked and not copied
 		"UV_CONCURRENT_DOWNLOADS=8",    // of the 50 that it would begin at once none is whole when it is interrupted
@@ -120,10 +123,9 @@ func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown
 		fmt.Fprintf(log, "$ %s\n", strings.Join(args, " "))
 		var output []string
 		err := run(ctx, command{
-			args: args, env: env, wrote: shown.wrote,
+			args: args, env: env,
 			line: func(text string) {
 				fmt.Fprintln(log, text)
-				shown.line(text)
 				output = append(output, text)
 				output = output[max(0, len(output)-200):]
 			},

@@ -313,10 +313,9 @@ func TestReal(t *testing.T) {
 	}
 	var said []string
 	err = execute(t.Context(), command{
-		args:  []string{f.Python(), "-c", "import importlib.metadata as m; print(m.version('vllm')); import vllm, nixl, mooncake.engine"},
-		env:   environ(f.Environ()),
-		line:  func(text string) { said = append(said, text) },
-		wrote: func(int64) {},
+		args: []string{f.Python(), "-c", "import importlib.metadata as m; print(m.version('vllm')); import vllm, nixl, mooncake.engine"},
+		env:  environ(f.Environ()),
+		line: func(text string) { said = append(said, text) },
 	})
 	if err != nil || !slices.Contains(said, Version+"+cpu") {
 		t.Errorf("%v: %q", err, said)

@@ -29,11 +29,6 @@ type step struct {
 	commands [][]string
 	leaves   string   // a file or folder that is there once it is done
 	uses     []string // of files
-
-	// took is how long it took on two cores of a virtual machine, and unpacks how many bytes uv wrote
-	// meanwhile as it downloaded, 0 for no download: progress goes by both, and nothing else does.
-	took    time.Duration
-	unpacks int64
 }
 
 // A Folder is where an environment is, or will be.
@@ -64,7 +59,7 @@ func (f Folder) steps(python string) []step {
 			// and then get into the way of the next setup. None of these commands leaves any.
 			name: "uv", makes: "uv " + uvVersion + ", which installs packages",
 			commands: [][]string{{python, "-m", "pip", "install", "--disable-pip-version-check", "--retries", "2", "--upgrade", "--target", f.at("uv"), "uv==" + uvVersion}},
-			leaves:   f.uv(), took: 3 * time.Second,
+			leaves:   f.uv(),
 		},
 		{
 			// Onto an empty environment: what an interrupted installation left there may look installed. What
@@ -77,22 +72,22 @@ func (f Folder) steps(python string) []step {
 				{f.Python(), f.file("metadata.py")},
 			},
 			uses:   []string{"requirements.txt", "metadata.py"},
-			leaves: f.Python(), took: 80 * time.Second, unpacks: 7e9,
+			leaves: f.Python(),
 		},
 		{
 			name: "tiny", makes: "a tiny Qwen2 with random weights",
 			commands: [][]string{{f.Python(), f.file("tiny.py"), f.Tiny()}},
-			uses:     []string{"tiny.py"}, leaves: f.Tiny(), took: 8 * time.Second,
+			uses:     []string{"tiny.py"}, leaves: f.Tiny(),
 		},
 		{
 			name: "smollm2", makes: "SmolLM2-135M-Instruct, dequantised",
 			commands: [][]string{{f.Python(), f.file("smollm2.py"), f.SmolLM2()}},
-			uses:     []string{"tiny.py", "smollm2.py"}, leaves: f.SmolLM2(), took: 25 * time.Second,
+			uses:     []string{"tiny.py", "smollm2.py"}, leaves: f.SmolLM2(),
 		},
 		{
 			name: "try", makes: "an answer of each model, by vLLM",
 			commands: [][]string{{f.Python(), f.file("try.py"), f.Tiny(), f.SmolLM2()}},
-			uses:     []string{"try.py"}, leaves: f.Python(), took: 30 * time.Second,
+			uses:     []string{"try.py"}, leaves: f.Python(),
 		},
 	}
 }

@@ -103,39 +103,3 @@ func TestPins(t *testing.T) {
 		}
 	}
 }
-
-// TestPosition: a download goes by bytes, what else there is by time, and no step goes beyond its
-// end.
-func TestPosition(t *testing.T) {
-	const s = time.Second
-	steps := []step{{name: "a", took: 10 * s}, {name: "b", took: 40 * s, unpacks: 1000}, {name: "c", took: 50 * s}}
-	p := position{steps: steps}
-	at := func(now, want time.Duration) {
-		t.Helper()
-		if got := p.passed(0, now); got != want {
-			t.Errorf("at %v: %v, want %v", now, got, want)
-		}
-	}
-	if p.total(0) != 100*s || p.total(1) != 90*s {
-		t.Errorf("total %v, from b on %v", p.total(0), p.total(1))
-	}
-	p.start(0, 0)
-	at(4*s, 4*s)
-	at(99*s, 9*s) // slower than expected: it waits
-	p.start(1, 100*s)
-	at(150*s, 10*s)
-	p.line("Downloading torch (502.2MiB)", 150*s)
-	p.wrote = 500
-	at(200*s, 20*s)
-	p.wrote = 5000
-	at(200*s, 30*s)
-	p.line("Installed 177 packages in 865ms", 200*s)
-	at(205*s, 35*s)
-	at(300*s, 48*s)
-	p.start(2, 300*s)
-	p.line("Installed 3 packages", 301*s) // of no meaning here
-	at(325*s, 75*s)
-	if got := p.passed(1, 325*s); got != 65*s {
-		t.Errorf("from b on: %v", got)
-	}
-}
