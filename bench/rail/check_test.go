@@ -407,3 +407,31 @@ func TestEchoes(t *testing.T) {
 	}
 	p.close()
 }
+
+// TestCheckKeepsItsTurn: a client that has asked for facts is one that has asked for something, however long it probes then
+// and whoever waits.
+func TestCheckKeepsItsTurn(t *testing.T) {
+	addr, _ := startServer(t, ServerConfig{yield: 20 * time.Millisecond})
+	dial := func() *peer {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPeer("the target", "", conn)
+		t.Cleanup(p.close)
+		return p
+	}
+	hello := &message{Type: "hello", Protocol: protocol, Segment: 1 << 16}
+	probes := dial()
+	for _, m := range []*message{hello, {Type: "facts"}} {
+		if _, err := probes.ask(t.Context(), m, map[string]string{"hello": "welcome", "facts": "known"}[m.Type], patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := dial().ask(t.Context(), hello, "welcome", 200*time.Millisecond); err == nil || !strings.Contains(err.Error(), "it may be serving another client") {
+		t.Errorf("the second client: %v", err)
+	}
+	if m, err := probes.ask(t.Context(), &message{Type: "clock"}, "time", patience); err != nil || m.Clock == 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+}

@@ -64,6 +64,8 @@ type Server struct {
 	engine *transport.Engine
 	lis    net.Listener
 
+	turn    chan struct{} // holds one: the client that is served
+	waiting atomic.Int64  // clients that have said hello
 	logging sync.Mutex
 }
 
@@ -94,7 +96,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		_ = engine.Close() // nothing was done with it
 		return nil, err
 	}
-	return &Server{cfg: cfg, engine: engine, lis: lis}, nil
+	return &Server{cfg: cfg, engine: engine, lis: lis, turn: make(chan struct{}, 1)}, nil
 }
 
 // Addr is where the server listens.
@@ -114,67 +116,17 @@ func (s *Server) Close() error { return errors.Join(s.lis.Close(), s.engine.Clos
 // Serve serves one client after another until ctx is done, and returns ctx's error,
 // or nil after the one client of Once. Who says hello and asks for nothing more within
 // 10 s gives way if somebody waits. The server is closed.
-func (s *Server) Serve(ctx context.Context) (err error) {
-	wait := s.open()
-	defer func() {
-		_ = s.lis.Close()
-		wait.close()
-		err = errors.Join(err, s.engine.Close())
-	}()
-	for {
-		select {
-		case <-wait.ready:
-		case err := <-wait.failed:
-			return fmt.Errorf("control connection: %w", err)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		v := wait.next()
-		if v == nil { // gone meanwhile
-			continue
-		}
-		t := &target{engine: s.engine, allocate: rails.Allocator(s.cfg.Rails), most: s.cfg.Segment, location: s.cfg.Location, specs: s.cfg.Rails, control: v.conn.LocalAddr()}
-		stop, ended := context.AfterFunc(ctx, func() { _ = v.conn.Close() }), make(chan struct{})
-		go s.hurry(v, t, wait, ended)
-		err := t.session(v.lines, v.hello)
-		stop()
-		close(ended)
-		wait.leave(v)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case t.late.Load():
-			s.say(v, fmt.Sprintf("asked for nothing within %v, and others waited", s.cfg.yield))
-		case err != nil:
-			s.say(v, err.Error())
-		default:
-			s.say(v, fmt.Sprintf("%d points", t.points))
-		}
-		if s.cfg.Once && !t.late.Load() {
-			return nil
-		}
-	}
+func (s *Server) Serve(ctx context.Context) error {
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	context.AfterFunc(serving, func() { _ = s.lis.Close() })
+	err := errors.Join(s.accept(serving, end), s.engine.Close())
+	return errors.Join(ctx.Err(), err)
 }
 
-// hurry ends a client that has asked for no point in its time if others wait.
-func (s *Server) hurry(v *visitor, t *target, wait *lobby, ended <-chan struct{}) {
-	tick := time.NewTicker(s.cfg.yield / 8)
-	defer tick.Stop()
-	for turn := time.Now(); ; {
-		select {
-		case <-ended:
-			return
-		case <-tick.C:
-		}
-		switch {
-		case t.asked.Load():
-			return
-		case time.Since(turn) > s.cfg.yield && wait.waiting():
-			t.late.Store(true)
-			_ = v.conn.Close()
-			return
-		}
-	}
+// target returns what serves a client.
+func (s *Server) target(v *visitor) *target {
+	return &target{engine: s.engine, allocate: rails.Allocator(s.cfg.Rails), most: s.cfg.Segment, location: s.cfg.Location, specs: s.cfg.Rails, control: v.conn.LocalAddr()}
 }
 
 // say writes what became of a client.

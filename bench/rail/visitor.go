@@ -1,10 +1,10 @@
 package rail
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,14 +12,13 @@ import (
 	"kvferry/transport/connection"
 )
 
-// A visitor is a control connection: who is a client says hello, and is served when
-// its turn comes.
+// A visitor is a control connection to a Server. A client says hello, and is served when its turn comes.
 type visitor struct {
-	lobby *lobby
 	conn  net.Conn
 	lines *lines
-	hello *message
 	came  time.Time
+	ctx   context.Context // ends with the server's Serve, and when the visitor has to make room
+	leave context.CancelFunc
 
 	greeted, served atomic.Bool
 }
@@ -30,127 +29,99 @@ func (v *visitor) Standing() connection.Standing {
 }
 
 // Evict implements connection.Guest.
-func (v *visitor) Evict(error) { v.lobby.leave(v) }
-
-// A lobby is where visitors wait. They say hello side by side, so that one who does
-// not keeps nobody waiting, and are bounded as a rail's connections are.
-type lobby struct {
-	guests *connection.Admission
-	log    func(v *visitor, text string)
-	failed chan error    // why no more come
-	ready  chan struct{} // cap 1: somebody is in the queue
-	wg     sync.WaitGroup
-
-	mu     sync.Mutex
-	in     map[*visitor]struct{}
-	queue  []*visitor // have said hello, in order
-	closed bool
-}
+func (v *visitor) Evict(error) { v.leave() }
 
 const (
 	maxVisitors = 64
 	maxFromOne  = 16
 )
 
-// open receives visitors until the listener is closed.
-func (s *Server) open() *lobby {
-	l := &lobby{
-		guests: connection.NewAdmission(connection.AdmissionConfig{Rail: "the control connection", Max: maxVisitors, PerPeer: maxFromOne, Fixed: true, Logger: s.cfg.Logger}),
-		log:    s.say, failed: make(chan error, 1), ready: make(chan struct{}, 1), in: make(map[*visitor]struct{}),
-	}
-	l.wg.Go(func() {
-		for {
-			conn, err := s.lis.Accept()
-			if err != nil {
-				l.failed <- err
-				return
-			}
-			v := &visitor{lobby: l, conn: conn, lines: newLines(conn), came: time.Now()}
-			if l.guests.Admit(v, connection.PeerOf(conn.RemoteAddr())) != nil || !l.enter(v) {
-				l.leave(v)
-				continue
-			}
-			l.wg.Go(func() { l.greet(v) })
+// accept serves every incoming connection until end is called or ctx is done, and returns when all have ended. The error is that
+// of accepting. Clients say hello side by side, so that one who does not keeps nobody waiting, and are bounded as a rail's
+// connections are.
+func (s *Server) accept(ctx context.Context, end func()) error {
+	guests := connection.NewAdmission(connection.AdmissionConfig{Rail: "the control connection", Max: maxVisitors, PerPeer: maxFromOne, Fixed: true, Logger: s.cfg.Logger})
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		conn, err := s.lis.Accept()
+		if ctx.Err() != nil {
+			return nil // the listener was closed
+		} else if err != nil {
+			end()
+			return fmt.Errorf("control connection: %w", err)
 		}
-	})
-	return l
+		v := &visitor{conn: conn, lines: newLines(conn), came: time.Now()}
+		v.ctx, v.leave = context.WithCancel(ctx)
+		context.AfterFunc(v.ctx, func() { _ = conn.Close() })
+		if guests.Admit(v, connection.PeerOf(conn.RemoteAddr())) != nil {
+			v.leave()
+			continue
+		}
+		all.Go(func() {
+			defer guests.Leave(v)
+			defer v.leave()
+			if s.visit(v) && s.cfg.Once {
+				end()
+			}
+		})
+	}
 }
 
-func (l *lobby) enter(v *visitor) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.in[v] = struct{}{}
-	}
-	return !l.closed
-}
-
-func (l *lobby) greet(v *visitor) {
-	var err error
-	if v.hello, err = greet(v.lines); err != nil {
-		if !errors.Is(err, net.ErrClosed) { // by us: it made room
-			l.log(v, err.Error())
+// visit greets a client, waits for its turn, serves it and logs what became of it. It reports whether the client was served as
+// long as it wanted.
+func (s *Server) visit(v *visitor) bool {
+	hello, err := greet(v.lines)
+	if err != nil {
+		if v.ctx.Err() == nil { // else it made room
+			s.say(v, err.Error())
 		}
-		l.leave(v)
-		return
+		return false
 	}
 	v.greeted.Store(true)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, here := l.in[v]; here {
-		l.queue = append(l.queue, v)
-		l.wake()
-	}
-}
-
-func (l *lobby) wake() {
+	s.waiting.Add(1)
 	select {
-	case l.ready <- struct{}{}:
-	default:
+	case s.turn <- struct{}{}: // who has waited longest is first
+		s.waiting.Add(-1)
+	case <-v.ctx.Done():
+		s.waiting.Add(-1)
+		return false
 	}
-}
-
-// next is the client whose turn it is, or nil if nobody waits: ready says when to ask
-// again.
-func (l *lobby) next() *visitor {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.queue) == 0 {
-		return nil
-	}
-	v := l.queue[0]
-	l.queue = l.queue[1:]
+	defer func() { <-s.turn }()
 	v.served.Store(true)
-	if len(l.queue) > 0 {
-		l.wake()
+	t := s.target(v)
+	defer s.hurry(v, t).Stop()
+	err = t.session(v.lines, hello)
+	switch {
+	case t.late.Load():
+		s.say(v, fmt.Sprintf("asked for nothing within %v, and others waited", s.cfg.yield))
+		return false
+	case v.ctx.Err() != nil:
+		return false
+	case err != nil:
+		s.say(v, err.Error())
+	default:
+		s.say(v, fmt.Sprintf("%d points", t.points))
 	}
-	return v
+	return true
 }
 
-func (l *lobby) waiting() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue) > 0
-}
-
-func (l *lobby) leave(v *visitor) {
-	_ = v.conn.Close()
-	l.guests.Leave(v)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.in, v)
-	l.queue = slices.DeleteFunc(l.queue, func(o *visitor) bool { return o == v })
-}
-
-// close sends everybody away. The listener is closed.
-func (l *lobby) close() {
-	l.mu.Lock()
-	l.closed = true
-	for v := range l.in {
-		_ = v.conn.Close()
-	}
-	l.mu.Unlock()
-	l.wg.Wait()
+// hurry ends a client that has asked for nothing in its time if others wait, until the timer is stopped.
+func (s *Server) hurry(v *visitor, t *target) (watch *time.Timer) {
+	set := make(chan struct{})
+	watch = time.AfterFunc(s.cfg.yield, func() {
+		<-set
+		switch {
+		case t.asked.Load():
+		case s.waiting.Load() > 0:
+			t.late.Store(true)
+			v.leave()
+		default:
+			watch.Reset(s.cfg.yield / 8)
+		}
+	})
+	close(set)
+	return watch
 }
 
 // greet reads a connection's hello.
