@@ -54,19 +54,6 @@ func (c *FailoverConfig) Validate() error {
 	}{{"Blocks", len(c.Blocks)}, {"Batches", len(c.Batches)}, {"Threads", len(c.Threads)}, {"Depths", len(c.Depths)}, {"Selects", len(c.Selects)}} {
 		bad.Refuse(l.n > 1, l.name, l.n, "it is one run: give one value")
 	}
-	for _, l := range []struct {
-		name string
-		set  bool
-	}{
-		{"Counts", len(c.Counts) > 0},
-		{"Ops", len(c.Ops) > 0},
-		{"Iterations", c.Iterations != 0},
-		{"Corrupt", len(c.Corrupt) > 0},
-		{"Limit", c.Limit != 0},
-		{"RailLimits", len(c.RailLimits) > 0},
-	} {
-		bad.Refuse(l.set, l.name, true, "it is for sweeps: leave it out")
-	}
 	bad.Refuse(c.Format != "" && c.Format != Text, "Format", c.Format, "text is all there is, and files have the rest")
 	bad.Refuse(c.Sample != 0 && c.Sample < time.Millisecond, "Sample", c.Sample, "use 1ms or more")
 	bad.Refuse(len(c.Faults) > 0 && c.FaultFile != "", "FaultFile", c.FaultFile, "faults are given one by one too: leave one out")

@@ -2,7 +2,6 @@ package rail
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"kvferry/bench/document"
@@ -55,7 +54,7 @@ const failoverFile = "failover.json"
 
 // document returns the report: the rates over time with the faults marked, and the table.
 func (r *FailoverResult) document() *document.Document {
-	all := document.Section{Lines: append([]string{"GB/s over time; at the right the highest"}, r.lines()...), Plots: []document.Plot{r.plot()}, Tables: []document.Table{r.table()}}
+	all := document.Section{Plots: []document.Plot{r.plot()}, Tables: []document.Table{r.table()}}
 	return &document.Document{
 		Title: "kvferry rail failover", Made: document.When("Measured", r.Started), Head: r.conditions(), Notes: r.remarks(), Sections: []document.Section{all},
 		Data: r, DataName: failoverFile,
@@ -88,51 +87,6 @@ func (r *FailoverResult) table() document.Table {
 		)
 	}
 	return t
-}
-
-// plotColumns is how wide the plot for a terminal is.
-const plotColumns = 80
-
-// lines draw each rail's rate and the sum, a character a stretch of time; full height
-// is the row's own highest.
-func (r *FailoverResult) lines() []string {
-	end := r.Samples.End()
-	if end == 0 {
-		return nil
-	}
-	const levels = " ▁▂▃▄▅▆▇█"
-	step := end / plotColumns
-	wide := len("all rails")
-	for _, name := range r.Names {
-		wide = max(wide, len(name))
-	}
-	row := func(name string, rate func(from, to time.Duration) float64) string {
-		values, top := make([]float64, plotColumns), 0.0
-		for i := range values {
-			values[i] = rate(time.Duration(i)*step, time.Duration(i+1)*step)
-			top = max(top, values[i])
-		}
-		var b strings.Builder
-		for _, v := range values {
-			level := 0
-			if top > 0 && v > 0 {
-				level = max(1, min(8, int(v/top*8+0.5)))
-			}
-			b.WriteRune([]rune(levels)[level])
-		}
-		return fmt.Sprintf("%-*s |%s| %s", wide, name, b.String(), three(top/1e9))
-	}
-	var out []string
-	for k, name := range r.Names {
-		out = append(out, row(name, func(from, to time.Duration) float64 { return r.Samples.Rate(k, from, to) }))
-	}
-	out = append(out, row("all rails", r.together))
-	marks := []byte(strings.Repeat(" ", plotColumns))
-	for i := range r.Recoveries {
-		f := &r.Recoveries[i]
-		marks[min(plotColumns-1, int(f.At/max(step, 1)))] = byte('1' + i%9)
-	}
-	return append(out, fmt.Sprintf("%-*s |%s| %.3g s", wide, "faults", marks, end.Seconds()))
 }
 
 // together is the rate of all rails.

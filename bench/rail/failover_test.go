@@ -109,7 +109,6 @@ func TestFailoverConfigFaults(t *testing.T) {
 		"Rails: none given":                        func(c *FailoverConfig) { c.Rails = nil },
 		"Blocks: 2: it is one run":                 func(c *FailoverConfig) { c.Blocks = []int64{1, 2} },
 		"Selects: 2: it is one run":                func(c *FailoverConfig) { c.Selects = transport.Selections[:2] },
-		"Iterations: true: it is for":              func(c *FailoverConfig) { c.Iterations = 4 },
 		`Format: "json": text is`:                  func(c *FailoverConfig) { c.Format = JSON },
 		"Sample: 1µs: use 1ms":                     func(c *FailoverConfig) { c.Sample = time.Microsecond },
 		`FaultFile: "x": faults are`:               func(c *FailoverConfig) { c.FaultFile, c.Faults = "x", []Annotation{{Rail: 0}} },
