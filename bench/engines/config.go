@@ -1,7 +1,6 @@
 package engines
 
 import (
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -9,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"kvferry/bench/document"
 	"kvferry/internal/config"
@@ -24,7 +21,6 @@ type Config struct {
 	Settings  []string      // by name; mono is always run; default all
 	Prompts   int           // a setting, spread over Lengths; default 24
 	Rounds    int           // over which the prompts are spread, each with new instances; default 2
-	Identity  bool          // IdentityPrompts in one round, instead of Prompts and Rounds
 	Model     string        // Tiny, SmolLM2 or a model's folder; default Tiny
 	Cache     string        // of the environment, as kvferry lab vllm has it
 	KVFerry   string        // a checkout, or a folder that the wheel is installed in; default: where this process is
@@ -51,45 +47,14 @@ const (
 // Lengths are the prompts', in tokens: whole blocks of 128, vLLM's on a CPU.
 var Lengths = []int{128, 512, 2048}
 
-const (
-	// IdentityPrompts are how many prompts a setting has where identity is what is asked.
-	IdentityPrompts = 100
-	output          = 16 // tokens of an answer
-)
-
-// AddFlags adds a flag for each field that a user sets.
-func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&c.Settings, "settings", nil, "a list of the names above (default all); mono is run in any case")
-	fs.IntVar(&c.Prompts, "prompts", 24, "prompts a setting, spread over the three lengths")
-	fs.IntVar(&c.Rounds, "rounds", 2, "over which the prompts are spread; the settings take turns, and each turn has new instances")
-	fs.BoolVar(&c.Identity, "identity", false, fmt.Sprintf("%d prompts a setting in one round: are all tokens those of mono?", IdentityPrompts))
-	fs.StringVar(&c.Model, "model", Tiny, "tiny, smollm2, or the folder of any model that vLLM runs; tokens are held to mono's with tiny alone")
-	fs.StringVar(&c.Cache, "cache", "", "folder of the environment (default kvferry/vllm in the user's cache folder)")
-	fs.StringVar(&c.KVFerry, "kvferry", "", "folder of kvferry: a checkout, or the site-packages that its wheel is in (default: the checkout here, or the wheel of this kvferry)")
-	fs.Func("link", "join P and D by a link of the NIC lab, of a `rate` such as 2gbit: settings over tcp; it takes root", func(text string) (err error) {
-		c.Link, err = lab.ParseRate(text)
-		return err
-	})
-	fs.BoolVar(&c.Checksums, "checksums", false, "have kvferry's connector check each block, from P to D")
-	fs.StringSliceVar(&c.Faults, "faults", nil, "kill, cut and falsify instead, and say what becomes of the prompts: --faults for all, --faults=NAME,NAME for some; over --link, by default of 100mbit")
-	fs.Lookup("faults").NoOptDefVal = AllFaults
-	fs.Uint64Var(&c.Seed, "seed", 1, "of faults that come by chance")
-	fs.DurationVar(&c.Start, "start-timeout", 5*time.Minute, "how long an instance may take to be ready")
-	fs.DurationVar(&c.Timeout, "timeout", 0, "how long an instance may take for an answer (default 1m; with --faults 30s, and what takes longer hangs)")
-}
-
-// FlagNames are the flags that set the fields of a Config.
-var FlagNames = map[string]string{
-	"Settings": "--settings", "Prompts": "--prompts", "Rounds": "--rounds", "Identity": "--identity", "Model": "--model",
-	"Cache": "--cache", "KVFerry": "--kvferry", "Faults": "--faults", "Seed": "--seed", "Link": "--link", "Checksums": "--checksums", "Start": "--start-timeout", "Timeout": "--timeout", "Out": "--out",
-}
+// output is how many tokens an answer has.
+const output = 16
 
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
 	settings, err := choose(c.Settings, c.Link > 0)
 	bad.Check("Settings", err)
-	bad.Refuse(len(c.Faults) > 0 && c.Identity, "Faults", nil, "leave --identity out: a run is of one or of the other")
 	if c.Link != 0 || len(c.Faults) > 0 {
 		bad.Refuse(c.Link != 0 && c.Link < 1e6 || c.Link > 1e11, "Link", lab.FormatRate(c.Link), "use 1mbit to 100gbit")
 		bad.Check("Link", nics.Check())
@@ -106,7 +71,7 @@ func (c *Config) Validate() error {
 	if c.Rounds != 0 {
 		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
 	}
-	if n := len(Lengths) * max(c.Rounds, 1); c.Prompts != 0 && c.Prompts < n {
+	if n := len(Lengths) * c.withDefaults().Rounds; c.Prompts != 0 && c.Prompts < n {
 		bad.Add("Prompts", c.Prompts, "use %d or more: each round has one of each length", n)
 	}
 	if !slices.Contains([]string{"", Tiny, SmolLM2}, c.Model) {
@@ -120,9 +85,6 @@ func (c *Config) Validate() error {
 
 // withDefaults returns the configuration with all fields set.
 func (c Config) withDefaults() Config {
-	if c.Identity {
-		c.Prompts, c.Rounds = IdentityPrompts, 1
-	}
 	config.Default(&c.Prompts, 24)
 	config.Default(&c.Rounds, 2)
 	config.Default(&c.Model, Tiny)

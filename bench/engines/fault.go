@@ -128,8 +128,9 @@ func (f *Fault) befalls(s *Setting) bool {
 	return true
 }
 
-// FaultNames are those of Faults.
-func FaultNames() (all []string) {
+// FaultNames returns AllFaults and the names of Faults.
+func FaultNames() []string {
+	all := []string{AllFaults}
 	for _, f := range Faults {
 		all = append(all, f.Name)
 	}
@@ -142,8 +143,8 @@ const AllFaults = "all"
 // chooseFaults returns the faults of these names.
 func chooseFaults(names []string) (all []Fault, err error) {
 	for _, name := range names {
-		if name != AllFaults && !slices.Contains(FaultNames(), name) {
-			return nil, fmt.Errorf("%q: there is no such fault: use %s, %s", name, AllFaults, strings.Join(FaultNames(), ", "))
+		if !slices.Contains(FaultNames(), name) {
+			return nil, fmt.Errorf("%q: there is no such fault: use %s", name, strings.Join(FaultNames(), ", "))
 		}
 	}
 	for _, f := range Faults {

@@ -7,38 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 )
 
 // ErrFaults: a setting of kvferry's has not stood a fault as it should.
 var ErrFaults = errors.New("kvferry has not stood all faults")
-
-// judge has faults come to the settings, prints the table and writes its files.
-func (e environment) judge(ctx context.Context, cfg Config) error {
-	faults, err := chooseFaults(cfg.Faults)
-	if err != nil {
-		return err
-	}
-	x, wipe, err := e.begin(cfg)
-	if err != nil {
-		return err
-	}
-	defer wipe()
-	j := &Judgement{Started: x.result.Started, Machine: x.result.Machine, Model: cfg.Model, Seed: cfg.Seed, Link: cfg.Link, Timeout: cfg.Timeout.Seconds()}
-	x.start(1 + count(x.settings, faults))
-	if err = x.prepare(ctx, faults); err == nil {
-		err = x.trials(ctx, faults, j)
-	}
-	x.progress.Stop()
-	j.Seconds = time.Since(j.Started).Seconds()
-	if len(j.Trials) > 0 {
-		err = errors.Join(err, j.document().Keep(cfg.Stdout, cfg.Out))
-	}
-	if err == nil && j.failed() {
-		err = ErrFaults
-	}
-	return err
-}
 
 // count is how many trials there are.
 func count(settings []Setting, faults []Fault) (n int) {
@@ -53,7 +25,7 @@ func count(settings []Setting, faults []Fault) (n int) {
 }
 
 // trials has mono answer, and then each fault come to each setting.
-func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
+func (x *run) trials(ctx context.Context) error {
 	mono := &x.settings[0]
 	end := x.show(Mono)
 	t := &turn{run: x, setting: mono, arrivals: make(chan arrival, 16)}
@@ -68,9 +40,9 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 	if err != nil {
 		return fmt.Errorf("mono could not run, and there is nothing to hold the others to: %w", err)
 	}
-	for k := range faults {
+	for k := range x.faults {
 		for i := range x.settings {
-			s, f := &x.settings[i], &faults[k]
+			s, f := &x.settings[i], &x.faults[k]
 			if !f.befalls(s) {
 				continue
 			}
@@ -89,9 +61,9 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 			if err != nil {
 				tr.Error = err.Error()
 			}
-			j.Trials = append(j.Trials, tr)
+			x.result.Trials = append(x.result.Trials, tr)
 			end(tr.said(), err)
-			if err := j.document().Write(x.cfg.Out); err != nil {
+			if err := x.keep(); err != nil {
 				return err
 			}
 		}

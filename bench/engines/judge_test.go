@@ -14,7 +14,7 @@ import (
 )
 
 // judgeFakes has faults come to fakes, which have faults of their own, without a lab.
-func judgeFakes(t *testing.T, own string, cfg Config) (j Judgement, stdout string, err error) {
+func judgeFakes(t *testing.T, own string, cfg Config) (j Result, stdout string, err error) {
 	t.Helper()
 	var o bytes.Buffer
 	cfg.Stdout, cfg.Out = &o, t.TempDir()
@@ -24,7 +24,7 @@ func judgeFakes(t *testing.T, own string, cfg Config) (j Judgement, stdout strin
 	}
 	cfg = cfg.withDefaults()
 	cfg.Link, cfg.settle = 0, time.Second
-	err = fakes(own, cfg.Out).judge(t.Context(), cfg)
+	err = fakes(own, cfg.Out).run(t.Context(), cfg)
 	text, e := os.ReadFile(filepath.Join(cfg.Out, document.SummaryFile))
 	if e == nil {
 		e = json.Unmarshal(text, &j)

@@ -5,24 +5,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"kvferry/bench/document"
-	"kvferry/bench/observe"
-	"kvferry/lab"
 )
-
-// A Judgement is what faults came to.
-type Judgement struct {
-	Started time.Time       `json:"started"`
-	Seconds float64         `json:"seconds"`
-	Machine observe.Machine `json:"machine"`
-	Model   string          `json:"model"`
-	Seed    uint64          `json:"seed"`
-	Link    int64           `json:"link_bits_per_s"`
-	Timeout float64         `json:"timeout_s"` // an answer that takes longer is a hang
-	Trials  []Trial         `json:"rows"`
-}
 
 // own says that a trial is kvferry's to stand. Its connectors have to stand every fault; its plugin all but those of
 // which vLLM's NixlConnector is to be shown: it does not check bytes, and a transfer has no deadline but the backend's,
@@ -54,10 +39,6 @@ func (tr *Trial) fault() string {
 	return ""
 }
 
-func (j *Judgement) failed() bool {
-	return slices.ContainsFunc(j.Trials, func(tr Trial) bool { return tr.own() && tr.fault() != "" })
-}
-
 // said is a trial in a few words.
 func (tr *Trial) said() string {
 	if tr.Error != "" {
@@ -76,16 +57,16 @@ func (tr *Trial) said() string {
 	return text
 }
 
-// tables are the outcomes, connector by fault, and all that there is of each.
-func (j *Judgement) tables() []document.Table {
+// outcomes are what became of prompts, connector by fault, and all that there is of each.
+func (r *Result) outcomes() []document.Table {
 	var settings, faults []string
 	cells := map[[2]string]string{}
 	details := document.Table{
 		Title: "each prompt that a fault befell: whether it came, what became of the prompt and when, D's own tokens of it, the next prompt, P's blocks that stay held",
 		Left:  3, Head: []string{"setting", "rail", "fault", "came", "outcome", "s", "D computed", "next", "blocks lost", ""},
 	}
-	for i := range j.Trials {
-		tr := &j.Trials[i]
+	for i := range r.Trials {
+		tr := &r.Trials[i]
 		if !slices.Contains(settings, tr.Setting) {
 			settings = append(settings, tr.Setting)
 		}
@@ -116,30 +97,17 @@ func (j *Judgement) tables() []document.Table {
 	return []document.Table{matrix, details}
 }
 
-// notes are why trials are not as they have to be, and what the faults are.
-func (j *Judgement) notes() (notes document.Notes) {
-	for i := range j.Trials {
-		if why := j.Trials[i].fault(); why != "" {
-			notes.Addf(document.Fault, "%s %s, %s: %s", j.Trials[i].Setting, j.Trials[i].Rail, j.Trials[i].Fault, why)
+// faultNotes are why trials are not as they have to be, and what the faults are.
+func (r *Result) faultNotes() (notes document.Notes) {
+	for i := range r.Trials {
+		if why := r.Trials[i].fault(); why != "" {
+			notes.Addf(document.Fault, "%s %s, %s: %s", r.Trials[i].Setting, r.Trials[i].Rail, r.Trials[i].Fault, why)
 		}
 	}
 	for _, f := range Faults {
-		if slices.ContainsFunc(j.Trials, func(tr Trial) bool { return tr.Fault == f.Name }) {
+		if slices.ContainsFunc(r.Trials, func(tr Trial) bool { return tr.Fault == f.Name }) {
 			notes.Add(document.Info, f.Name+": "+f.What)
 		}
 	}
 	return notes
-}
-
-// head says what was run where.
-func (j *Judgement) head() string {
-	return fmt.Sprintf("model %s, link of %s, seed %d, a hang is %.0f s; %s, %.0f s", j.Model, lab.FormatRate(j.Link), j.Seed, j.Timeout, j.Machine.String(), j.Seconds)
-}
-
-// document returns the report of the judgement.
-func (j *Judgement) document() *document.Document {
-	return &document.Document{
-		Title: "kvferry lab connectors --faults", Made: document.When("Measured", j.Started), Head: []string{j.head()}, Notes: j.notes(), Data: j,
-		Sections: []document.Section{{Tables: j.tables()}}, Extra: []document.File{document.Records(j.Trials)},
-	}
 }

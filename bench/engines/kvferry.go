@@ -119,11 +119,11 @@ func (f kvferryFolder) make(ctx context.Context, n need, log string) error {
 
 // prepare has what the settings need of kvferry be there, in the folder of Python's modules that the
 // instances look into. What is not to be had is an error of the settings that need it.
-func (x *run) prepare(ctx context.Context, faults []Fault) error {
+func (x *run) prepare(ctx context.Context) error {
 	most := nothing
 	for i := range x.settings {
 		s := &x.settings[i]
-		if slices.ContainsFunc(faults, func(f Fault) bool { return f.Wrapped != nil && f.befalls(s) }) {
+		if slices.ContainsFunc(x.faults, func(f Fault) bool { return f.Wrapped != nil && f.befalls(s) }) {
 			s.Needs = plugin
 		}
 		most = max(most, s.Needs)

@@ -206,21 +206,21 @@ func TestVerdict(t *testing.T) {
 		if got := tr.fault(); !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("%+v: %s, want %s", tr, got, want)
 		}
-		j := Judgement{Trials: []Trial{tr}}
-		if j.failed() != (want != "") {
+		j := Result{Trials: []Trial{tr}}
+		if (j.failed() != nil) != (want != "") {
 			t.Errorf("%+v: failed is %v", tr, j.failed())
 		}
 		for _, setting := range []string{"mooncake", "nixl-kvferry"} { // whose bytes nobody checks
-			if j.Trials[0].Setting = setting; j.failed() && (setting == "mooncake" || tr.Fault == "flip") {
+			if j.Trials[0].Setting = setting; j.failed() != nil && (setting == "mooncake" || tr.Fault == "flip") {
 				t.Errorf("%+v fails the run with %s", tr, setting)
 			}
 		}
 	}
-	plugin := Judgement{Trials: []Trial{{Setting: "nixl-kvferry", Fault: "cut", Fired: true, Outcome: Hang, Next: Right}}}
-	if !plugin.failed() {
+	plugin := Result{Trials: []Trial{{Setting: "nixl-kvferry", Fault: "cut", Fired: true, Outcome: Hang, Next: Right}}}
+	if plugin.failed() == nil {
 		t.Error("a hang of kvferry's plugin does not fail the run")
 	}
-	if plugin.Trials[0].Fault = "stall"; plugin.failed() {
+	if plugin.Trials[0].Fault = "stall"; plugin.failed() != nil {
 		t.Error("a wrapper that does not let kvferry's plugin begin fails the run")
 	}
 	control := sound

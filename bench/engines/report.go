@@ -13,6 +13,12 @@ import (
 
 // document returns the report of the result.
 func (r *Result) document() *document.Document {
+	if r.Timeout > 0 {
+		return &document.Document{
+			Title: "kvferry lab connectors --faults", Made: document.When("Measured", r.Started), Head: []string{r.head()}, Notes: r.faultNotes(), Data: r,
+			Sections: []document.Section{{Tables: r.outcomes()}}, Extra: []document.File{document.Records(r.Trials)},
+		}
+	}
 	return &document.Document{
 		Title: "kvferry lab connectors", Made: document.When("Measured", r.Started), Head: []string{r.head()}, Notes: r.notes(), Data: r, Extra: []document.File{document.Records(r.Samples)},
 		Sections: []document.Section{{Tables: r.tables(), Plots: []document.Plot{
@@ -128,6 +134,9 @@ func (r *Result) notes() (notes document.Notes) {
 
 // head says what was run where.
 func (r *Result) head() string {
+	if r.Timeout > 0 {
+		return fmt.Sprintf("model %s, link of %s, seed %d, a hang is %.0f s; %s, %.0f s", r.Model, lab.FormatRate(r.Link), r.Seed, r.Timeout, r.Machine.String(), r.Seconds)
+	}
 	over := ""
 	if r.Link > 0 {
 		over = fmt.Sprintf(", P and D joined by links of %s", lab.FormatRate(r.Link))

@@ -21,7 +21,10 @@ type Result struct {
 	Link    int64             `json:"link_bits_per_s,omitempty"` // of links of the NIC lab between P and D; 0: none
 	Judged  bool              `json:"tokens_judged"`             // a row whose tokens are not mono's fails
 	Checked bool              `json:"checksums,omitempty"`       // kvferry's connector was told to check each block
-	Rows    []Row             `json:"rows"`
+	Seed    uint64            `json:"seed,omitempty"`            // of Trials, and so is Timeout
+	Timeout float64           `json:"timeout_s,omitempty"`       // an answer that takes longer is a hang
+	Trials  []Trial           `json:"trials,omitempty"`
+	Rows    []Row             `json:"rows,omitempty"`
 	Errors  map[string]string `json:"errors,omitempty"` // why a setting could not run, or not to its end
 	// Disturbed says of settings who else had the CPUs, in the last round in which too much was had.
 	Disturbed map[string]string `json:"disturbed,omitempty"`
@@ -74,6 +77,9 @@ const measured = "measured"
 // settle makes the rows of the samples.
 func (r *Result) settle(settings []Setting) {
 	r.Rows = nil
+	if r.Timeout > 0 {
+		return // it has trials
+	}
 	for i := range settings {
 		s := &settings[i]
 		why := r.Errors[s.String()]
@@ -196,9 +202,15 @@ func (r *Result) fault(s *Setting, row *Row, all []Sample) string {
 	return ""
 }
 
-// failed says that a row fails.
-func (r *Result) failed() bool {
-	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Error != "" })
+// failed returns the error of rows that fail, or of trials of kvferry's.
+func (r *Result) failed() error {
+	switch {
+	case slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Error != "" }):
+		return ErrFailed
+	case slices.ContainsFunc(r.Trials, func(tr Trial) bool { return tr.own() && tr.fault() != "" }):
+		return ErrFaults
+	}
+	return nil
 }
 
 // medianOf is that of a figure of samples.

@@ -49,9 +49,6 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny, kvferry: findKVFerry, watch: watch}
 	e.model, e.dtype = cfg.model(folder)
-	if len(cfg.Faults) > 0 {
-		return e.judge(ctx, cfg)
-	}
 	return e.run(ctx, cfg)
 }
 
@@ -60,6 +57,7 @@ type run struct {
 	cfg      Config
 	e        environment
 	settings []Setting
+	faults   []Fault // that come to them; none where they are measured
 	result   *Result
 	scratch  string // the driver, and what instances share
 	plugins  string // folder of NIXL's plugins
@@ -76,12 +74,19 @@ func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	faults, err := chooseFaults(cfg.Faults)
+	if err != nil {
+		return nil, nil, err
+	}
 	if err := document.MakeFolder(filepath.Join(cfg.Out, logFolder)); err != nil {
 		return nil, nil, err
 	}
 	x = &run{
-		cfg: cfg, e: e, settings: settings, mono: map[string][]int{}, others: map[string][]int{},
+		cfg: cfg, e: e, settings: settings, faults: faults, mono: map[string][]int{}, others: map[string][]int{},
 		result: &Result{Started: time.Now(), Machine: observe.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Checked: cfg.Checksums, Judged: e.identical, Errors: map[string]string{}, Disturbed: map[string]string{}},
+	}
+	if len(faults) > 0 {
+		x.result.Seed, x.result.Timeout = cfg.Seed, cfg.Timeout.Seconds()
 	}
 	wipe, err = x.makeScratch()
 	return x, wipe, err
@@ -93,26 +98,35 @@ func (e environment) run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer wipe()
-	x.start(len(x.settings) * cfg.Rounds)
-	if err = x.prepare(ctx, nil); err == nil {
-		err = x.rounds(ctx)
+	turns, measure := len(x.settings)*cfg.Rounds, x.rounds
+	if len(x.faults) > 0 {
+		turns, measure = 1+count(x.settings, x.faults), x.trials
+	}
+	x.start(turns)
+	if err = x.prepare(ctx); err == nil {
+		err = measure(ctx)
 	}
 	x.progress.Stop()
 	x.result.Seconds = time.Since(x.result.Started).Seconds()
 	err = errors.Join(err, x.keep())
-	if len(x.result.Samples) > 0 || len(x.result.Errors) > 0 {
+	if x.something() {
 		err = errors.Join(err, x.result.document().Print(cfg.Stdout, cfg.Out))
 	}
-	if err == nil && x.result.failed() {
-		err = ErrFailed
+	if err == nil {
+		err = x.result.failed()
 	}
 	return err
+}
+
+// something reports whether there is something to tell.
+func (x *run) something() bool {
+	return len(x.result.Rows)+len(x.result.Trials) > 0
 }
 
 // keep writes what there is so far.
 func (x *run) keep() error {
 	x.result.settle(x.settings)
-	if len(x.result.Rows) == 0 {
+	if !x.something() {
 		return nil
 	}
 	return x.result.document().Write(x.cfg.Out)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"syscall"
 	"time"
@@ -15,54 +16,40 @@ import (
 
 // A blocking is a TCP socket that blocks its thread, as in a C program: the runtime's poller
 // has nothing to do with it. Its user holds the thread.
-type blocking struct{ fd int }
+type blocking struct{ *os.File }
 
 // block takes a connection from the runtime's poller.
 func block(c *net.TCPConn) (*blocking, error) {
+	defer c.Close()
 	f, err := c.File() // the same socket, another number
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, err
 	}
 	defer f.Close()
 	fd, err := syscall.Dup(int(f.Fd()))
-	if err == nil {
-		syscall.CloseOnExec(fd)
-		err = syscall.SetNonblock(fd, false)
+	if err != nil {
+		return nil, err
 	}
-	return &blocking{fd}, errors.Join(err, c.Close())
+	syscall.CloseOnExec(fd)
+	err = syscall.SetNonblock(fd, false) // which a File leaves alone from then on
+	return &blocking{os.NewFile(uintptr(fd), c.RemoteAddr().String())}, err
 }
 
 // end wakes whoever reads or writes.
-func (b *blocking) end() { _ = syscall.Shutdown(b.fd, syscall.SHUT_RDWR) }
+func (b *blocking) end() { _ = syscall.Shutdown(int(b.Fd()), syscall.SHUT_RDWR) }
 
-func (b *blocking) close() { _ = syscall.Close(b.fd) }
-
-func (b *blocking) write(mem []byte) error {
-	for len(mem) > 0 {
-		n, err := syscall.Write(b.fd, mem)
-		if errors.Is(err, syscall.EINTR) {
-			continue
+// trade writes out and reads all of in, or the other way round.
+func (b *blocking) trade(out, in []byte, readFirst bool) (err error) {
+	for range 2 {
+		if readFirst {
+			_, err = io.ReadFull(b, in)
+		} else {
+			_, err = b.Write(out)
 		}
 		if err != nil {
 			return err
 		}
-		mem = mem[n:]
-	}
-	return nil
-}
-
-func (b *blocking) read(mem []byte) error {
-	for len(mem) > 0 {
-		n, err := syscall.Read(b.fd, mem)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case err != nil:
-			return err
-		case n == 0:
-			return io.EOF
-		}
-		mem = mem[n:]
+		readFirst = !readFirst
 	}
 	return nil
 }
@@ -96,35 +83,29 @@ func serveBare(host string, s ReferenceShape) (*ReferenceServer, error) {
 		if b := <-accepted; b != nil {
 			b.end()
 			<-ended
-			b.close()
+			_ = b.Close()
 		}
 		<-ended
 		return err
 	}}, nil
 }
 
+// answer is the target's part of the i-th ping: it reads before it writes.
 func answer(b *blocking, s ReferenceShape, i int) error {
-	var one [1]byte
-	in, out := s.Memory(i), one[:]
+	one := make([]byte, 1)
 	if s.Read {
-		in, out = out, in
+		return b.trade(s.Memory(i), one, true)
 	}
-	if err := b.read(in); err != nil {
-		return err
-	}
-	return b.write(out)
+	return b.trade(one, s.Memory(i), true)
 }
 
+// ping is the initiator's part.
 func ping(b *blocking, s ReferenceShape, i int) error {
-	var one [1]byte
-	in, out := one[:], s.Memory(i)
+	one := make([]byte, 1)
 	if s.Read {
-		in, out = out, in
+		return b.trade(one, s.Memory(i), false)
 	}
-	if err := b.write(out); err != nil {
-		return err
-	}
-	return b.read(in)
+	return b.trade(s.Memory(i), one, false)
 }
 
 // pingFor is the initiator's end. A tenth of the time is for warming up.
@@ -147,7 +128,7 @@ func pingFor(ctx context.Context, host, addr string, s ReferenceShape, d time.Du
 		if !stop() {
 			<-ended
 		}
-		b.close()
+		_ = b.Close()
 	}()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -23,7 +23,7 @@ func labCommand(terminal bool) *cobra.Command {
 	}
 	cmd.AddCommand(
 		ownStatus(netCommand()), ownStatus(rdmaCommand()), ownStatus(setupCommand()), ownStatus(vllmCommand()),
-		labNICsCommand(), enginesCommand(terminal), matrixCommand(terminal),
+		labNICsCommand(), connectorsCommand(terminal), matrixCommand(terminal),
 	)
 	return cmd
 }

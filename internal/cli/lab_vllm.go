@@ -9,6 +9,9 @@ import (
 	"kvferry/lab/vllm"
 )
 
+// vllmCache is the help of --cache.
+const vllmCache = "folder of the environment (default kvferry/vllm in the user's cache folder)"
+
 func vllmCommand() *cobra.Command {
 	var cache string
 	cmd := &cobra.Command{
@@ -22,7 +25,7 @@ if something is missing.`,
 			return vllm.Print(cmd.OutOrStdout(), cache)
 		},
 	}
-	cmd.PersistentFlags().StringVar(&cache, "cache", "", "folder of the environment (default kvferry/vllm in the user's cache folder)")
+	cmd.PersistentFlags().StringVar(&cache, "cache", "", vllmCache)
 	cmd.AddCommand(vllmSetupCommand(&cache))
 	return cmd
 }

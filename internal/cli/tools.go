@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvferry/bench/engines"
 	"kvferry/bench/serve"
 	"kvferry/bench/sglang"
 	"kvferry/cluster"
@@ -29,17 +28,6 @@ func (t tool) command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return config.Named(t.run(cmd), t.names) },
 	}
 	t.flags(cmd.Flags())
-	return cmd
-}
-
-func enginesCommand(terminal bool) *cobra.Command {
-	var cfg engines.Config
-	cmd := tool{"connectors", engines.Short, engines.Long, engines.Example, cfg.AddFlags, engines.FlagNames, func(cmd *cobra.Command) error {
-		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = resultsFolder(cfg.Out), cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
-		return engines.Run(cmd.Context(), cfg)
-	}}.command()
-	cmd.Flags().StringVar(&cfg.Out, "out", "", outHelp)
-	Positive(cmd.Flags(), "prompts", "rounds", "start-timeout", "timeout")
 	return cmd
 }
 

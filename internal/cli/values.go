@@ -5,12 +5,12 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/client"
-	"kvferry/bench/engines"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
 	"kvferry/cluster"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
+	"kvferry/internal/knob"
 	"kvferry/internal/model"
 	"kvferry/load"
 )
@@ -20,11 +20,7 @@ import (
 // are read by, where there are any.
 func values(command string) map[string][]string {
 	all := map[string][]string{}
-	for _, k := range cluster.Knobs {
-		if k.Values != nil {
-			all[k.Name] = k.Values()
-		}
-	}
+	knobWords(all, cluster.Knobs)
 	switch command {
 	case "reproduce mooncake":
 		all["rows"] = []string{"all"}
@@ -53,14 +49,9 @@ func values(command string) map[string][]string {
 			all["sweep"] = append(all["sweep"], name+"=")
 		}
 	case "rail bench":
-		for _, k := range railKnobs.For(benching) {
-			if k.Values != nil {
-				all[k.Name] = k.Values()
-			}
-		}
+		knobWords(all, railKnobs.For(benching))
 	case "lab connectors":
-		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
-		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)
+		knobWords(all, connectorKnobs)
 	case "profile":
 		all["gpu"], all["quantization"], all["engine"] = datasheet.Names(), model.QuantizationNames(), engine.Schedulers()
 	case "rail topo":
@@ -68,4 +59,13 @@ func values(command string) map[string][]string {
 		all["format"] = []string{"text", "json", "matrix"}
 	}
 	return all
+}
+
+// knobWords adds the words of knobs.
+func knobWords[S any](all map[string][]string, knobs knob.Table[S]) {
+	for _, k := range knobs {
+		if k.Values != nil {
+			all[k.Name] = k.Values()
+		}
+	}
 }
