@@ -142,11 +142,10 @@ func (c *FailoverConfig) measure(ctx context.Context, r *FailoverResult) (err er
 		for _, rail := range s.rails() {
 			r.Names = append(r.Names, rail.Name)
 		}
-		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
-		if _, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready"); err != nil {
+		l, err := s.prepare(ctx, p)
+		if err != nil {
 			return err
 		}
-		l := newLoad(p, s.clk, s.initiators, s.mem, c.Timeout)
 		from := c.load(ctx, r, s, l)
 		mu.Lock()
 		for _, e := range events {

@@ -67,7 +67,7 @@ func TestBadOutput(t *testing.T) {
 		if lost := (*document.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !strings.Contains(out.String(), "GB/s") || strings.Contains(out.String(), "results:") {
+		if !strings.Contains(out.String(), " GB") || strings.Contains(out.String(), "results:") {
 			t.Errorf("%s printed:\n%s", name, out.String())
 		}
 	}

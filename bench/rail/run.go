@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"kvferry/bench/observe"
@@ -176,7 +177,10 @@ func (s *session) open(ctx context.Context) (err error) {
 	if err := topology.Bind(s.mem, s.cfg.Location); err != nil {
 		return err
 	}
-	warm(s.mem, s.cfg.Seed)
+	// Both ends write their memory at the same time: a target waits for a hello no longer than helloTimeout.
+	var written sync.WaitGroup
+	written.Go(func() { warm(s.mem, s.cfg.Seed) })
+	defer written.Wait()
 	m, err := s.ask(ctx, &message{Type: "hello", Protocol: protocol, Segment: s.cfg.Segment, Seed: s.cfg.Seed}, "welcome")
 	if err != nil {
 		return err
@@ -282,13 +286,10 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 			return nil, err
 		}
 	}
-	if p.Check && p.Op == transport.Write {
-		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
-	}
-	if _, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready"); err != nil {
+	l, err := s.prepare(ctx, p)
+	if err != nil {
 		return nil, err
 	}
-	l := newLoad(p, s.clk, s.initiators, s.mem, s.cfg.Timeout)
 	if s.cfg.steady {
 		l.meter = &rateMeter{Least: s.cfg.Duration, Most: steadyMost * s.cfg.Duration}
 	}
@@ -305,9 +306,8 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 		out.Interrupted = true
 		return out, context.Cause(ctx)
 	}
-	if _, failed := l.errors(); err == nil && failed != nil && l.moved.Load() == 0 {
-		// The points to come would each take as long to say the same.
-		return out, fmt.Errorf("nothing was transferred: %w", failed)
+	if err == nil {
+		err = l.nothing() // the points to come would each take as long to say the same
 	}
 	if err != nil || !p.Check {
 		return out, err
@@ -320,6 +320,23 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 	return out, nil
 }
 
+// prepare fills the source of a point and tells the target of it. The engines of its setup are there.
+func (s *session) prepare(ctx context.Context, p *plan) (*load, error) {
+	if p.Check && p.Op == transport.Write {
+		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
+	}
+	_, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready")
+	return newLoad(p, s.clk, s.initiators, s.mem, s.cfg.Timeout), err
+}
+
+// nothing returns the error of a load of which no byte was transferred.
+func (l *load) nothing() error {
+	if _, failed := l.errors(); failed != nil && l.moved.Load() == 0 {
+		return fmt.Errorf("nothing was transferred: %w", failed)
+	}
+	return nil
+}
+
 // steadyMost is how much longer than Config.Duration a point of Config.steady takes at the most.
 const steadyMost = 10
 
@@ -328,14 +345,13 @@ const steadyMost = 10
 func (s *session) fit(ctx context.Context, p *plan) error {
 	small := *p
 	small.Block, small.Check = min(p.Block, leastBlock), false
-	if _, err := s.ask(ctx, &message{Type: "point", Plan: &small}, "ready"); err != nil {
+	l, err := s.prepare(ctx, &small)
+	if err != nil {
 		return err
 	}
-	l := newLoad(&small, s.clk, s.initiators, s.mem, s.cfg.Timeout)
 	l.meter = &rateMeter{Least: s.cfg.Duration / steadyMost, Most: 2 * s.cfg.Duration}
-	_, err := s.run(ctx, l, &CPU{}, &interval{})
-	if _, failed := l.errors(); err == nil && failed != nil && l.moved.Load() == 0 {
-		return fmt.Errorf("nothing was transferred: %w", failed)
+	if _, err = s.run(ctx, l, &CPU{}, &interval{}); err == nil {
+		err = l.nothing()
 	}
 	rate, _ := l.meter.Rate()
 	p.Block = min(p.Block, rateBlock(rate))
