@@ -212,7 +212,10 @@ func (c *CheckConfig) ask(ctx context.Context, x *session, here []Facts, s *Seen
 	if err != nil {
 		return nil, err
 	}
-	if len(there.Facts) != len(here) || len(there.Echoes) != len(here) || there.Host == nil {
+	if there.Host == nil || len(there.Echoes) != len(there.Facts) {
+		return nil, fmt.Errorf("%s answers facts with a part of them", x.link.peer.name)
+	}
+	if len(there.Facts) != len(here) {
 		return nil, config.NewFault("Rails", strings.Join(c.Rails, ","), "the other end has %d rails and this one %d: name as many at both, in one order", len(there.Facts), len(here))
 	}
 	s.Clock = &Clock{}

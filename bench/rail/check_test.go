@@ -1,10 +1,12 @@
 package rail
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -433,5 +435,36 @@ func TestCheckKeepsItsTurn(t *testing.T) {
 	}
 	if m, err := probes.ask(t.Context(), &message{Type: "clock"}, "time", patience); err != nil || m.Clock == 0 {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// TestHalfOfTheFacts: a target that does not say all that it is asked for is an error, whatever is missing.
+func TestHalfOfTheFacts(t *testing.T) {
+	for _, known := range []string{`"facts":[{}],"echoes":[{}]`, `"facts":[{}],"host":{}`} {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			in := bufio.NewScanner(conn)
+			for _, answer := range []string{`"type":"welcome","protocol":4,"info":{"Name":"x","Length":9}`, `"type":"known",` + known} {
+				if in.Scan() {
+					_, _ = io.WriteString(conn, "{"+answer+"}\n")
+				}
+			}
+			in.Scan()
+		}()
+		if _, err := Check(t.Context(), quickCheck(lis.Addr().String(), "127.0.0.1:0")); err == nil || !strings.Contains(err.Error(), "answers facts with a part of them") {
+			t.Errorf("%s: %v", known, err)
+		}
+		<-ended
+		lis.Close()
 	}
 }
