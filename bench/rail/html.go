@@ -1,9 +1,7 @@
 package rail
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"gonum.org/v1/plot"
 
@@ -26,30 +24,6 @@ func (r *Result) document() *document.Document {
 	return d
 }
 
-// name is the curve a point belongs to: all of it but the block size, and of that
-// only what the run varies besides op and batch.
-func (r *Result) name(p *Point) string {
-	parts := []string{p.Op, fmt.Sprintf("x %d", p.Batch)}
-	if p.Imm {
-		parts = append(parts, "immediate")
-	}
-	if p.Peers > 1 {
-		parts = append(parts, fmt.Sprintf("%d initiators", p.Peers))
-	}
-	if r.varies() {
-		parts = append(parts, fmt.Sprintf("%d rails, %s", p.Count, p.Select))
-	}
-	if slices.ContainsFunc(r.Points, func(q Point) bool { return q.Threads != p.Threads || q.Depth != p.Depth }) {
-		parts = append(parts, fmt.Sprintf("threads %d, depth %d", p.Threads, p.Depth))
-	}
-	return strings.Join(parts, " ")
-}
-
-// varies says that not all points have the same rails and selection.
-func (r *Result) varies() bool {
-	return slices.ContainsFunc(r.Points, func(p Point) bool { return p.Count != r.Points[0].Count || p.Select != r.Points[0].Select })
-}
-
 // curves returns a plot of one figure over the block size. Points without the figure are left out.
 func (r *Result) curves(title string, log bool, of func(*Point) float64, ref func(*Reference) Rank) document.Plot {
 	c := document.Chart{Title: title, X: document.Axis{Label: "block", Log: true}, Y: document.Axis{Log: log}, Style: document.Points}
@@ -68,7 +42,7 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64, ref fun
 		}
 	}
 	for i := range r.Points {
-		add(r.name(&r.Points[i]), r.Points[i].Block, of(&r.Points[i]))
+		add(r.Points[i].Op+" "+r.subject(&r.Points[i]), r.Points[i].Block, of(&r.Points[i]))
 	}
 	for i := range r.References {
 		if y := ref(&r.References[i]); y != nil {

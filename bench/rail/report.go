@@ -32,10 +32,21 @@ func (r *Result) keep(cfg *Config) error {
 	return errors.Join(print(cfg.Stdout), lost)
 }
 
+// String returns what was measured in a point.
+func (p *Point) String() string {
+	text := fmt.Sprintf("%s %s x %d, threads %d, depth %d, rails %d, %s", p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, p.Depth, p.Count, p.Select)
+	if p.Peers > 1 {
+		text += fmt.Sprintf(", initiators %d", p.Peers)
+	}
+	if p.Imm {
+		text += ", with an immediate"
+	}
+	return text
+}
+
 // line returns a line for a log, in which p is point i of n.
 func (p *Point) line(i, n int) string {
-	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d, rails %d, %s: %.2f GB/s, p50 %.1f us, p99 %.1f us", i, n,
-		p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, p.Depth, p.Count, p.Select, p.GBps, p.Latency.P50US, p.Latency.P99US)
+	line := fmt.Sprintf("point %d/%d %v: %.2f GB/s, p50 %.1f us, p99 %.1f us", i, n, p, p.GBps, p.Latency.P50US, p.Latency.P99US)
 	if p.Errors > 0 {
 		line += fmt.Sprintf(", %d batches failed", p.Errors)
 	}
@@ -194,7 +205,7 @@ func (o *Reference) samples() string {
 
 func whole(n int64) string { return strconv.FormatInt(n, 10) }
 
-// subject is what a point is of: all of it that the run varies besides op and block.
+// subject names what a point is of: all of it that the run varies besides op and block.
 func (r *Result) subject(p *Point) string {
 	parts := []string{"kvferry"}
 	vary := func(of func(*Point) any, text string) {
@@ -204,6 +215,8 @@ func (r *Result) subject(p *Point) string {
 	}
 	vary(func(q *Point) any { return q.Batch }, fmt.Sprintf("x %d", p.Batch))
 	vary(func(q *Point) any { return q.Threads }, fmt.Sprintf("threads %d", p.Threads))
+	vary(func(q *Point) any { return q.Depth }, fmt.Sprintf("depth %d", p.Depth))
+	vary(func(q *Point) any { return q.Peers }, fmt.Sprintf("initiators %d", p.Peers))
 	vary(func(q *Point) any { return q.Count }, fmt.Sprintf("rails %d", p.Count))
 	vary(func(q *Point) any { return q.Select }, p.Select)
 	if p.Imm {
@@ -327,16 +340,7 @@ func (r *Result) conditions() []string {
 func (r *Result) remarks() (notes document.Notes) {
 	for i := range r.Points {
 		p := &r.Points[i]
-		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, config.FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
-		if r.varies() {
-			name += fmt.Sprintf(", rails %d, %s", p.Count, p.Select)
-		}
-		if p.Peers > 1 {
-			name += fmt.Sprintf(", initiators %d", p.Peers)
-		}
-		if p.Imm {
-			name += ", with an immediate"
-		}
+		name := p.String()
 		if p.Errors > 0 {
 			notes.Addf(document.Fault, "%s: %d batches failed, the first: %s", name, p.Errors, p.Error)
 		}
