@@ -61,7 +61,7 @@ func (t *turn) leave(ctx context.Context, tr *Trial) error {
 	t.instance(decode).Signal(syscall.SIGKILL)
 	answered := 1
 	for t.instance(decode) != nil {
-		a, err := t.any(ctx)
+		a, err := t.receive(ctx, time.After(t.cfg.Timeout), "say anything", t.cfg.Timeout)
 		if err != nil {
 			return err
 		}
@@ -90,24 +90,10 @@ func (t *turn) send(r role, all ...order) error {
 	return nil
 }
 
-// any is the next arrival.
-func (t *turn) any(ctx context.Context) (arrival, error) {
-	limit := time.NewTimer(t.cfg.Timeout)
-	defer limit.Stop()
-	select {
-	case a := <-t.arrivals:
-		return a, nil
-	case <-limit.C:
-		return arrival{}, fmt.Errorf("nothing was said within %v", t.cfg.Timeout)
-	case <-ctx.Done():
-		return arrival{}, ctx.Err()
-	}
-}
-
 // wait returns what an instance says of a request, and passes over all else.
 func (t *turn) wait(ctx context.Context, r role, what, id string) (event, error) {
 	for {
-		a, err := t.any(ctx)
+		a, err := t.receive(ctx, time.After(t.cfg.Timeout), "say anything", t.cfg.Timeout)
 		if err != nil {
 			return event{}, fmt.Errorf("%s of %s was waited for: %w", what, id, err)
 		}

@@ -136,19 +136,26 @@ func (t *turn) values(r role, request string) values {
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) }
 
-// next is the next event of any instance.
-func (t *turn) next(ctx context.Context, deadline <-chan time.Time, what string, within time.Duration) (arrival, error) {
+// receive returns what an instance says next, or that it has ended. Its errors are ctx's, and that nothing came until deadline,
+// within which the instances were to do what.
+func (t *turn) receive(ctx context.Context, deadline <-chan time.Time, what string, within time.Duration) (arrival, error) {
 	select {
 	case a := <-t.arrivals:
-		if a.over != nil {
-			return a, fmt.Errorf("%v ended: %w", a.from, a.over)
-		}
 		return a, nil
 	case <-deadline:
 		return arrival{}, fmt.Errorf("the instances did not %s within %v", what, within)
 	case <-ctx.Done():
 		return arrival{}, ctx.Err()
 	}
+}
+
+// next is receive, for a caller to whom the end of an instance is an error.
+func (t *turn) next(ctx context.Context, deadline <-chan time.Time, what string, within time.Duration) (arrival, error) {
+	a, err := t.receive(ctx, deadline, what, within)
+	if err == nil && a.over != nil {
+		err = fmt.Errorf("%v ended: %w", a.from, a.over)
+	}
+	return a, err
 }
 
 // newExchange is the way of a prompt.
