@@ -197,7 +197,7 @@ func TestConversationFaults(t *testing.T) {
 	for want, s := range map[string]Spec{
 		"Conversations.MaxTurns: -1: use 1": {Kind: "conversation", Conversations: Conversations{MaxTurns: -1}},
 		"Conversations.Offset: -1: use 0":   {Kind: "agentic-trace", Conversations: Conversations{Offset: -1}},
-		"ShareGPT.OutputLen: -1: use 0 to":  {Kind: "agentic-trace", DatasetOptions: DatasetOptions{ShareGPT: ShareGPT{OutputLen: -1}}},
+		"ShareGPT.OutputLen: -1: use 0 to":  {Kind: "agentic-trace", ShareGPT: ShareGPT{OutputLen: -1}},
 		"Recorded: true: leave it out":      {Kind: "agentic-trace", Recorded: true},
 		"MultiTurn.MinTurns: 0: use 1":      {Kind: "multi-turn"},
 		"MultiTurn.MaxTurns: 1: use as":     {Kind: "multi-turn", MultiTurn: MultiTurn{MinTurns: 2, MaxTurns: 1}},

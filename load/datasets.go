@@ -1,161 +1,119 @@
 package load
 
 import (
+	"math"
+
 	"kvferry/internal/config"
-	"kvferry/load/tooldraws"
+	"kvferry/kvcache"
 )
 
-// Options of the datasets that have some of their own.
-type (
-	ShareGPT         = tooldraws.ShareGPT
-	Custom           = tooldraws.Custom
-	Sonnet           = tooldraws.Sonnet
-	PrefixRepetition = tooldraws.PrefixRepetition
-	SharedPrefix     = tooldraws.SharedPrefix
-	Bench            = tooldraws.Bench
-	DatasetOptions   = tooldraws.Options // all of them, and those that several have
-)
+// The datasets of vllm bench serve 0.32, its sonnet of 0.26, and of sglang.bench_serving 0.5.23 draw a whole dataset
+// before the first request is sent. Here only what has to be drawn before is, so that the generators stand where the
+// tool's stand; tokens and texts are made as they are asked for, where the tool's order of draws allows that. Changing
+// the order of two draws changes every request after them.
 
-// ofTool is a kind whose requests are a tool's: SGLang's if Compat says so, vLLM's if not.
-func ofTool(k Kind, vllm, sglang tooldraws.Sampler) Kind {
-	from := func(s Spec) tooldraws.Sampler {
-		if s.Compat == CompatSGLang {
-			return sglang
-		}
-		return vllm
+// ofTool returns what s has of the two tools: SGLang's if Compat says so, vLLM's if not.
+func ofTool[T any](s Spec, vllm, sglang T) T {
+	if s.Compat == CompatSGLang {
+		return sglang
 	}
-	k.Times = Arriving
-	k.Check = func(s Spec, bad *config.Faults) { from(s).Check(s.dataset(), bad) }
-	k.Open = func(s Spec) (Load, error) { return sampled(from(s).Sample(s.dataset())) }
-	return k
+	return vllm
 }
 
-// ownOr is a kind that has draws of our own too: those of k.
-func ownOr(k Kind, vllm, sglang tooldraws.Sampler) Kind {
-	tools := ofTool(k, vllm, sglang)
-	of := func(s Spec) Kind {
-		if s.draws() == "" {
-			return k
-		}
-		return tools
-	}
-	both := tools
-	both.Check = func(s Spec, bad *config.Faults) { of(s).Check(s, bad) }
-	both.Open = func(s Spec) (Load, error) { return of(s).Open(s) }
-	return both
+// template puts the model's chat template around what a user says, with the mark that the
+// assistant's turn begins.
+func (s Spec) template(user string) (string, error) {
+	return s.Tokenizer.Chat([]Message{{Role: "user", Content: user}}, true)
 }
 
-var (
-	// SGLang's random-ids needs no text. vLLM has no such dataset. Our own draws are tokens
-	// anyway.
-	randomIDsKind = ownOr(Kind{
-		Name:  RandomIDs,
-		About: "lengths and tokens are drawn, and no tokenizer is needed",
-		Reads: append([]string{"TokenIDs"}, randomReads...),
-		Check: checkDraws,
-		Open:  openDraws,
-	}, tooldraws.VLLMRandomIDs, tooldraws.SGLangRandomIDs)
-
-	shareGPTKind = ofTool(Kind{
-		Name:  ShareGPTName,
-		About: "first questions of the conversations in a file (ShareGPT's JSON)",
-		Reads: []string{"File", "Seed", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
-		Texts: true,
-	}, tooldraws.VLLMShareGPT, tooldraws.SGLangShareGPT)
-
-	customKind = ofTool(Kind{
-		Name:  CustomName,
-		About: "prompts of a file (JSON lines)",
-		Reads: []string{"File", "Seed", "Custom", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
-		Texts: true,
-	}, tooldraws.VLLMCustom, tooldraws.SGLangCustom)
-
-	sonnetKind = ofTool(Kind{
-		Name:  SonnetName,
-		About: "lines of a poem, the first ones in every prompt",
-		Reads: []string{"File", "Seed", "Sonnet", "Chat", "Tokenizer"},
-		Texts: true,
-	}, tooldraws.VLLMSonnet, tooldraws.VLLMSonnet)
-
-	prefixRepetitionKind = ofTool(Kind{
-		Name:  PrefixRepetitionName,
-		About: "random tokens after one of a few random beginnings",
-		Reads: []string{"Seed", "PrefixRepetition", "DisableShuffle", "Tokenizer"},
-	}, tooldraws.VLLMPrefixRepetition, tooldraws.VLLMPrefixRepetition)
-
-	sharedPrefixKind = ofTool(Kind{
-		Name:  SharedPrefixName,
-		About: "groups of random questions, each group after a random system prompt",
-		Reads: []string{"Seed", "SharedPrefix", "TokenIDs", "Tokenizer"},
-	}, tooldraws.SGLangSharedPrefix, tooldraws.SGLangSharedPrefix)
-
-	burstGPTKind = ofTool(Kind{
-		Name:  BurstGPTName,
-		About: "lengths drawn from the GPT-4 rows of the BurstGPT trace (CSV)",
-		Reads: []string{"File", "Seed", "Tokenizer"},
-	}, tooldraws.VLLMBurstGPT, tooldraws.VLLMBurstGPT)
-
-	specBenchKind = ofTool(Kind{
-		Name:  SpecBenchName,
-		About: "questions of Spec-Bench (question.jsonl)",
-		Reads: []string{"File", "Seed", "SpecBench", "DisableShuffle", "NoOversample"},
-		Texts: true,
-	}, tooldraws.VLLMSpecBench, tooldraws.VLLMSpecBench)
-
-	speedBenchKind = ofTool(Kind{
-		Name:  SpeedBenchName,
-		About: "questions of SPEED-Bench: of vLLM's folder, or with --compat sglang of a file",
-		Reads: []string{"File", "Seed", "SpeedBench", "Custom.SkipChatTemplate", "DisableShuffle", "NoOversample"},
-		Texts: true,
-	}, tooldraws.VLLMSpeedBench, tooldraws.SGLangSpeedBench)
-
-	longBenchKind = ofTool(Kind{
-		Name:  LongBenchName,
-		About: "documents and questions of LongBench v2 (JSON)",
-		Reads: []string{"File", "Seed", "ShareGPT"},
-		Texts: true,
-	}, tooldraws.SGLangLongBench, tooldraws.SGLangLongBench)
-)
-
-// dataset is the Spec as package tooldraws reads it.
-func (s Spec) dataset() tooldraws.Spec {
-	d := tooldraws.Spec{
-		Requests: s.Requests, Seed: s.Seed, File: s.File, InputLen: s.InputLen, OutputLen: s.OutputLen, PrefixLen: s.PrefixLen,
-		RangeRatio: s.RangeRatio, Options: s.DatasetOptions, Vocab: s.Vocab,
+// special is how many tokens the tokenizer puts around each text.
+func (s Spec) special() int {
+	if s.Tokenizer == nil {
+		return 0
 	}
-	if s.Tokenizer != nil {
-		d.Tokenizer = s.Tokenizer
-		d.Template = func(user string) (string, error) {
-			return s.Tokenizer.Chat([]Message{{Role: "user", Content: user}}, true)
+	return len(s.Tokenizer.Encode("", true))
+}
+
+// vocab is what random tokens are below: those that the model's tokenizer has of itself,
+// as the tools have it, or Vocab without one.
+func (s Spec) vocab() int {
+	if s.Tokenizer == nil {
+		return s.Vocab
+	}
+	return s.Tokenizer.VocabSize()
+}
+
+// specialIDs are the special tokens below vocab, in ascending order.
+func (s Spec) specialIDs() (ids []kvcache.Token) {
+	if s.Tokenizer == nil {
+		return nil
+	}
+	for _, id := range s.Tokenizer.Special() {
+		if int(id) < s.vocab() {
+			ids = append(ids, id)
 		}
 	}
-	return d
+	return ids
 }
 
-// sampled is a dataset as a load.
-func sampled(d tooldraws.Sampled, err error) (Load, error) {
-	if err != nil {
-		return Load{}, err
-	}
-	numpy, python := d.Generators()
-	return Load{Source: &rows{from: d.Source}, Count: d.Count, Notes: d.Notes, Generators: &Generators{Numpy: numpy, Python: python}}, nil
+// plain is how many tokens there are to draw that are not special.
+func (s Spec) plain() int { return s.vocab() - len(s.specialIDs()) }
+
+// maxHeld bounds the tokens of a load that is in memory as a whole: 2 GB.
+const maxHeld = 1 << 29
+
+// checkSGLangRatio checks a range ratio in SGLang's meaning.
+func checkSGLangRatio(bad *config.Faults, field string, ratio float64) {
+	bad.Refuse(!(ratio >= 0 && ratio <= 1), field, ratio, "use 0 to 1: lengths are drawn from length x this to length")
 }
 
-// rows are the requests of a dataset.
-type rows struct {
-	from tooldraws.Source
-	n    int // so far
+// checkLengths checks what the random draws of both tools read.
+func checkLengths(s Spec, bad *config.Faults) {
+	checkSeed(s, bad)
+	checkRequests(s, bad)
+	config.Between(bad, "InputLen", s.InputLen, 1, maxLen)
+	config.Between(bad, "OutputLen", s.OutputLen, 1, maxLen)
+	config.Between(bad, "PrefixLen", s.PrefixLen, 0, maxLen)
+	checkVocab(s, bad)
 }
 
-func (r *rows) Next() (Request, bool, error) {
-	d, ok, err := r.from.Next()
-	if !ok || err != nil {
-		return Request{}, false, err
+// checkNoVLLM refuses what SGLang's datasets of a file do not have.
+func checkNoVLLM(s Spec, bad *config.Faults) {
+	const fix = "only vllm bench serve has it: leave it out, or use --compat vllm"
+	bad.Refuse(s.DisableShuffle, "DisableShuffle", s.DisableShuffle, fix)
+	bad.Refuse(s.NoOversample, "NoOversample", s.NoOversample, fix)
+}
+
+// checkHeld bounds the tokens of a load that is in memory as a whole.
+func checkHeld(bad *config.Faults, field string, v any, tokens float64) {
+	bad.Refuse(tokens > maxHeld, field, v, "the load has %.0f tokens, which are all in memory: use %d at most", tokens, maxHeld)
+}
+
+// checkSeed holds a seed to what numpy.random.seed takes.
+func checkSeed(s Spec, bad *config.Faults) { config.Between(bad, "Seed", s.Seed, 0, math.MaxUint32) }
+
+func checkRequests(s Spec, bad *config.Faults) {
+	bad.Refuse(s.Requests < 1, "Requests", s.Requests, "use 1 or more")
+}
+
+// checkFile checks what all loads of a file read.
+func checkFile(s Spec, bad *config.Faults, fix string) {
+	checkSeed(s, bad)
+	bad.Refuse(s.File == "", "File", nil, "%s", fix)
+}
+
+// checkVocab wants a vocabulary where random tokens are drawn from it.
+func checkVocab(s Spec, bad *config.Faults) {
+	if s.Tokenizer == nil {
+		config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
+	} else if n := s.plain(); n < 1 {
+		bad.Add("Tokenizer", n, "it has no tokens but special ones: use another")
 	}
-	next := Request{Prompt: d.Prompt, Text: d.Text, MaxTokens: d.MaxTokens, MayStop: d.MayStop, Group: d.Group, Routing: d.Routing, Continues: d.Continues}
-	if d.Continues {
-		next.After = []int{r.n - 1}
+}
+
+// checkOutput checks a number of tokens that stands for those of the file, 0 for the file's.
+func checkOutput(bad *config.Faults, field string, n, least int) {
+	if n != 0 {
+		config.Between(bad, field, n, least, maxLen)
 	}
-	r.n++
-	return next, true, nil
 }

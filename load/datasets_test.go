@@ -20,12 +20,10 @@ func ofKind(t *testing.T, kind string) (load.Spec, loadtest.Bounds) {
 	t.Helper()
 	s := load.Spec{
 		Kind: kind, Requests: requests, Rate: 100, Burstiness: 1, InputLen: 400, OutputLen: 20, RangeRatio: 0.5, PrefixLen: 32, Seed: 7, Vocab: vocab, Speed: 2,
-		DatasetOptions: load.DatasetOptions{
-			Sonnet:           load.Sonnet{InputLen: 300, OutputLen: 30, PrefixLen: 100},
-			PrefixRepetition: load.PrefixRepetition{PrefixLen: 100, SuffixLen: 30, Prefixes: 10, OutputLen: 30},
-			SharedPrefix:     load.SharedPrefix{Groups: 20, PromptsPerGroup: 50, SystemPromptLen: 200, QuestionLen: 20, OutputLen: 30, RangeRatio: 0.5, Turns: 1},
-			SpecBench:        load.Bench{OutputLen: 30}, SpeedBench: load.Bench{OutputLen: 30, Subset: "throughput_1k"},
-		},
+		Sonnet:           load.Sonnet{InputLen: 300, OutputLen: 30, PrefixLen: 100},
+		PrefixRepetition: load.PrefixRepetition{PrefixLen: 100, SuffixLen: 30, Prefixes: 10, OutputLen: 30},
+		SharedPrefix:     load.SharedPrefix{Groups: 20, PromptsPerGroup: 50, SystemPromptLen: 200, QuestionLen: 20, OutputLen: 30, RangeRatio: 0.5, Turns: 1},
+		SpecBench:        load.Bench{OutputLen: 30}, SpeedBench: load.Bench{OutputLen: 30, Subset: "throughput_1k"},
 	}
 	b := loadtest.Bounds{Requests: requests, Prompt: 1200, MaxTokens: 30, Vocab: vocab}
 	switch kind {

@@ -23,7 +23,7 @@
 //
 // Kinds of load have names: [Spec] says which and how, [Kinds] lists them. To add one is
 // a file with its source and a line in kinds.go; loadtest.TestSource is what every
-// source must do. Package dataset has the datasets of vLLM and SGLang. What no kind has to know of, [Spec].Open puts on each:
+// source must do. What no kind has to know of, [Spec].Open puts on each:
 //
 //	Arrivals   rates, ramps, other tools' arrivals, a trace of functions (Kind.Times)
 //	Adapters   LoRA adapters, by other tools' draws or our own

@@ -63,7 +63,7 @@ var fromFile = map[string]func(t *testing.T) (load.Spec, loadtest.Bounds){
 	},
 	"agentic-trace": func(t *testing.T) (load.Spec, loadtest.Bounds) {
 		const turn = `{"messages": [{"role": "user", "content": "How many?"}]}`
-		return load.Spec{Rate: 10, Burstiness: 1, DatasetOptions: load.DatasetOptions{ShareGPT: load.ShareGPT{OutputLen: 5}}, Vocab: vocab, File: lines(t, `{"conversations": [[`+turn+`]`, func(i int) string {
+		return load.Spec{Rate: 10, Burstiness: 1, ShareGPT: load.ShareGPT{OutputLen: 5}, Vocab: vocab, File: lines(t, `{"conversations": [[`+turn+`]`, func(i int) string {
 			switch {
 			case i == 0:
 				return "" // the first line has it

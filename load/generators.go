@@ -1,8 +1,6 @@
 package load
 
-import (
-	"kvferry/load/tooldraws"
-)
+import "kvferry/load/tooldraws"
 
 // Generators are numpy's and Python's global ones, which vllm bench serve and
 // sglang.bench_serving seed once with --seed and draw everything from: the requests of the

@@ -104,7 +104,21 @@ type Spec struct {
 	Seed       uint64
 	Vocab      int // tokens are below it, where no Tokenizer says what they are below
 
-	DatasetOptions // of the tools' datasets
+	OutputRatio    *float64 // RangeRatio of outputs, where it is another; of vLLM's random draws
+	DisableShuffle bool     // vLLM's datasets are asked in the order of the file
+	NoOversample   bool     // vLLM's datasets that have too few requests do not repeat any
+	TokenIDs       bool     // SGLang's prompts are tokens alone, and not shorter for special ones: --tokenize-prompt
+	PromptSuffix   string   // SGLang's conversations end with it
+	ChatTemplate   bool     // SGLang's conversations are asked in the chat template
+	Chat           bool     // the endpoint puts the chat template around what is sent
+
+	ShareGPT         ShareGPT
+	Custom           Custom
+	Sonnet           Sonnet
+	PrefixRepetition PrefixRepetition
+	SharedPrefix     SharedPrefix
+	SpecBench        Bench
+	SpeedBench       Bench
 
 	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast

@@ -11,7 +11,7 @@ import (
 // TestOpenAI: messages and the other fields go out as they stand in the file, but for those that
 // the client decides; a line without messages counts and is not asked.
 func TestOpenAI(t *testing.T) {
-	s := Spec{Kind: "openai", DatasetOptions: DatasetOptions{Chat: true}, Rate: math.Inf(1), Vocab: 9, Requests: 3, File: written(t, `{"messages": [{"role": "user", "content": "Hi"}], "model": "other", "max_tokens": 7, "stream": false, "ignore_eos": false, "top_p": 0.9}
+	s := Spec{Kind: "openai", Chat: true, Rate: math.Inf(1), Vocab: 9, Requests: 3, File: written(t, `{"messages": [{"role": "user", "content": "Hi"}], "model": "other", "max_tokens": 7, "stream": false, "ignore_eos": false, "top_p": 0.9}
 
 {"messages": []}
 {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": null, "tool_calls": []}]}

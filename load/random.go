@@ -6,7 +6,6 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/tooldraws"
 )
 
 // maxLen bounds a request's lengths: ten times what any model takes. A prompt is in
@@ -17,13 +16,50 @@ const maxLen = 1 << 24
 // dataset has them: lengths are uniform in [length x (1 - RangeRatio), length x
 // (1 + RangeRatio)], gaps between arrivals gamma distributed. All begin with the same
 // PrefixLen tokens. With Compat the draws are that tool's own, of its dataset random.
-var randomKind = ownOr(Kind{
+var randomKind = Kind{
 	Name:  Random,
 	About: "lengths, tokens and arrivals are drawn",
 	Reads: append([]string{"File", "TokenIDs", "Sharing"}, randomReads...),
-	Check: checkDraws,
-	Open:  openDraws,
-}, tooldraws.VLLMRandom, tooldraws.SGLangRandom)
+	Times: Arriving,
+	Check: checkRandom,
+	Open: func(s Spec) (Load, error) {
+		switch s.draws() {
+		case "":
+			return openDraws(s)
+		case CompatSGLang:
+			return sglangRandoms(s)
+		}
+		return vllmRandoms(s, s.Tokenizer), nil
+	},
+}
+
+// randomIDsKind is SGLang's dataset that needs no text. vLLM has none of that name: with its draws a prompt is that of
+// random before it is made to survive being text. Our own draws are tokens anyway.
+var randomIDsKind = Kind{
+	Name:  RandomIDs,
+	About: "lengths and tokens are drawn, and no tokenizer is needed",
+	Reads: append([]string{"TokenIDs"}, randomReads...),
+	Times: Arriving,
+	Check: checkRandom,
+	Open: func(s Spec) (Load, error) {
+		switch s.draws() {
+		case "":
+			return openDraws(s)
+		case CompatSGLang:
+			return sglangRandomIDs(s)
+		}
+		return vllmRandoms(s, nil), nil
+	},
+}
+
+// checkRandom checks what the two random loads read.
+func checkRandom(s Spec, bad *config.Faults) {
+	if s.draws() == "" {
+		checkDraws(s, bad)
+		return
+	}
+	ofTool(s, checkVLLMRandom, checkSGLangRandom)(s, bad)
+}
 
 var randomReads = []string{"InputLen", "OutputLen", "RangeRatio", "OutputRatio", "PrefixLen", "Seed", "Compat", "Tokenizer"}
 

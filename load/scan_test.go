@@ -39,7 +39,7 @@ func TestEmpty(t *testing.T) {
 			s := Spec{
 				Kind: k.Name, Compat: compat, File: written(t, ""), Requests: 3, Rate: 1, Burstiness: 1, Speed: 1, InputLen: 5, OutputLen: 5, Vocab: 9, Tokenizer: thousand{},
 				TimedTrace: TimedTrace{ChunkSize: 5, SecMultiplier: 1}, Mooncake: Mooncake{1, 1},
-				DatasetOptions: DatasetOptions{SpecBench: Bench{OutputLen: 5}, SpeedBench: Bench{OutputLen: 5, Subset: "qualitative"}, Sonnet: Sonnet{InputLen: 5, OutputLen: 5}},
+				SpecBench: Bench{OutputLen: 5}, SpeedBench: Bench{OutputLen: 5, Subset: "qualitative"}, Sonnet: Sonnet{InputLen: 5, OutputLen: 5},
 			}
 			if !s.Reads("File") {
 				continue

@@ -55,7 +55,7 @@ type promptsOfTools struct {
 	}
 }
 
-func readPrompts(t *testing.T) (p promptsOfTools) {
+func promptsOf(t *testing.T) (p promptsOfTools) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/traces.json")
 	if err == nil {
@@ -79,7 +79,7 @@ func written(t *testing.T, text string) string {
 
 // TestTimedTraceIsVLLMs: the tokens that vLLM chooses for the ids, with PYTHONHASHSEED=0.
 func TestTimedTraceIsVLLMs(t *testing.T) {
-	for _, c := range readPrompts(t).Timed {
+	for _, c := range promptsOf(t).Timed {
 		line, err := json.Marshal(map[string]any{"ts": 1500, "in": c.Length, "out": 2, "ids": c.IDs})
 		if err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func collect(s Spec) (List, error) {
 // TestMooncakeIsSGLangs: its texts, times and rounds, of a file that is not sorted and of
 // one that is.
 func TestMooncakeIsSGLangs(t *testing.T) {
-	p := readPrompts(t)
+	p := promptsOf(t)
 	lines := strings.SplitAfter(strings.TrimSpace(p.Lines)+"\n", "\n")
 	sorted := lines[1] + lines[2] + "\n" + lines[3] + lines[0]
 	for _, text := range []string{p.Lines, sorted} {

@@ -17,8 +17,8 @@ type NumpyGenerator struct {
 	hasHalf bool
 }
 
-// defaultRNG is default_rng(seed).
-func defaultRNG(seed uint64) *NumpyGenerator {
+// DefaultRNG is default_rng(seed).
+func DefaultRNG(seed uint64) *NumpyGenerator {
 	words := seedSequence(seed)
 	g := &NumpyGenerator{}
 	// The stream is 2 x sequence + 1; the state begins at 0, and is stepped around the seed.

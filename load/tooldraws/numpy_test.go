@@ -114,21 +114,21 @@ func TestGenerator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := draw(want.Random, defaultRNG(seed).Random); !slices.Equal(got, want.Random) {
+		if got := draw(want.Random, DefaultRNG(seed).Random); !slices.Equal(got, want.Random) {
 			t.Errorf("seed %d: random %v, want %v", seed, got, want.Random)
 		}
 		for i, ends := range v.Ranges {
-			g := defaultRNG(seed)
+			g := DefaultRNG(seed)
 			got := draw(want.Integers[i], func() int64 { return g.Integers(ends[0], ends[1]) })
 			if !slices.Equal(got, want.Integers[i]) {
 				t.Errorf("seed %d: integers%v %v, want %v", seed, ends, got, want.Integers[i])
 			}
 		}
-		g := defaultRNG(seed)
+		g := DefaultRNG(seed)
 		if got := g.Choice(v.P, len(want.Choice)); !slices.Equal(got, want.Choice) {
 			t.Errorf("seed %d: choice %v, want %v", seed, got, want.Choice)
 		}
-		g = defaultRNG(seed)
+		g = DefaultRNG(seed)
 		mixed := []float64{float64(g.Integers(0, 100)), g.Random(), float64(g.Integers(3, 4)), float64(g.Integers(0, 100)), float64(g.Integers(0, 1<<40)), float64(g.Integers(0, 7))}
 		if !slices.Equal(mixed, want.Mixed) {
 			t.Errorf("seed %d: in turns %v, want %v", seed, mixed, want.Mixed)

@@ -1,12 +1,23 @@
-package tooldraws
+package load
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
 
+	"kvferry/internal/config"
 	"kvferry/load/records"
 )
+
+var customKind = Kind{
+	Name:  CustomName,
+	About: "prompts of a file (JSON lines)",
+	Reads: []string{"File", "Seed", "Custom", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
+	Texts: true,
+	Times: Arriving,
+	Check: func(s Spec, bad *config.Faults) { ofTool(s, checkCustom, checkSGLangConversations)(s, bad) },
+	Open:  func(s Spec) (Load, error) { return ofTool(s, vllmCustom, sglangCustom)(s) },
+}
 
 // Custom are the options of prompts in a file.
 type Custom struct {
@@ -18,15 +29,15 @@ type Custom struct {
 // of conversations, one a line:
 //
 //	{"conversations": [{"content": "..."}, {"content": "..."}]}
-func sglangCustom(s Spec) (Sampled, error) {
+func sglangCustom(s Spec) (Load, error) {
 	f, err := records.Open(s.File)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	defer f.Close()
 	all, err := scanConversations(records.NewJSON(s.File, f, ""), customTurns)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	return askSGLang(s, all)
 }
@@ -66,21 +77,21 @@ type promptRecord struct {
 //
 // They are shuffled before they are taken from, so all of the file is read; the prompts stay
 // in memory.
-func vllmCustom(s Spec) (Sampled, error) {
+func vllmCustom(s Spec) (Load, error) {
 	all, err := readPrompts(s)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	if len(all) == 0 {
-		return Sampled{}, fmt.Errorf("%q: it has no prompts", s.File)
+		return Load{}, fmt.Errorf("%q: it has no prompts", s.File)
 	}
-	g := seeded(s.Seed)
+	g := newGenerators(s.Seed)
 	return s.askPrompts(all, &g)
 }
 
 // askPrompts asks prompts in the chat template, in the order of the seed; all of them if there
 // is no number of requests.
-func (s Spec) askPrompts(all []row, g *generators) (Sampled, error) {
+func (s Spec) askPrompts(all []row, g *Generators) (Load, error) {
 	shuffled(s, all, g)
 	s.Requests = cmp.Or(s.Requests, len(all))
 	rows := all[:min(s.Requests, len(all))]
@@ -91,7 +102,7 @@ func (s Spec) askPrompts(all []row, g *generators) (Sampled, error) {
 		for i := range rows {
 			text, err := s.asUser(rows[i].text)
 			if err != nil {
-				return Sampled{}, fmt.Errorf("%w: --skip-chat-template sends prompts without it", err)
+				return Load{}, fmt.Errorf("%w: --skip-chat-template sends prompts without it", err)
 			}
 			rows[i].text = text
 		}
@@ -133,4 +144,10 @@ func (s Spec) customRow(p promptRecord) (row, error) {
 	}
 	n, err := wanted("output_tokens", p.Output)
 	return row{text: *p.Prompt, max: n}, err
+}
+
+func checkCustom(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the file of prompts (--dataset-path)")
+	bad.Refuse(s.Requests < 0, "Requests", s.Requests, "use 1 or more, 0 for all")
+	checkOutput(bad, "Custom.OutputLen", s.Custom.OutputLen, 1)
 }

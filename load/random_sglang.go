@@ -1,14 +1,18 @@
-package tooldraws
+package load
 
 import (
 	"fmt"
 	"strings"
+
+	"kvferry/internal/config"
+	"kvferry/kvcache"
+	"kvferry/load/tooldraws"
 )
 
 // sglangLengths is compute_random_lens of sglang.bench_serving: uniform from longest x ratio
 // to longest, both included. So ratio 1 is one length and ratio 0 anything from 1 on, the
 // opposite of what vLLM means.
-func sglangLengths(rng *RandomState, longest int, ratio float64, n int) []int32 {
+func sglangLengths(rng *tooldraws.RandomState, longest int, ratio float64, n int) []int32 {
 	lengths := make([]int32, n)
 	low := max(int(float64(longest)*ratio), 1)
 	for i := range lengths {
@@ -29,8 +33,8 @@ type sglangRandom struct {
 
 // sglangDraws are the lengths that random and random-ids draw alike: all inputs first, then all
 // outputs.
-func sglangDraws(s Spec) (inputs, outputs []int32, g generators) {
-	g = seeded(s.Seed)
+func sglangDraws(s Spec) (inputs, outputs []int32, g Generators) {
+	g = newGenerators(s.Seed)
 	inputs = sglangLengths(g.Numpy, s.InputLen, s.RangeRatio, s.Requests)
 	outputs = sglangLengths(g.Numpy, s.OutputLen, s.RangeRatio, s.Requests)
 	if !s.TokenIDs { // the server will put its special tokens around a text
@@ -43,7 +47,7 @@ func sglangDraws(s Spec) (inputs, outputs []int32, g generators) {
 }
 
 // sglangRandomIDs is RandomDataset under its name random-ids.
-func sglangRandomIDs(s Spec) (Sampled, error) {
+func sglangRandomIDs(s Spec) (Load, error) {
 	inputs, outputs, g := sglangDraws(s)
 	r := &sglangRandom{inputs: inputs, outputs: outputs, places: make([]int32, s.Requests), vocab: s.vocab()}
 	for i := range r.places {
@@ -52,7 +56,7 @@ func sglangRandomIDs(s Spec) (Sampled, error) {
 	if !s.TokenIDs {
 		r.tokenizer = s.Tokenizer
 	}
-	return Sampled{Source: r, Count: s.Requests, g: &g}, nil
+	return Load{Source: r, Count: s.Requests, Generators: &g}, nil
 }
 
 func (r *sglangRandom) Next() (Request, bool, error) {
@@ -60,9 +64,9 @@ func (r *sglangRandom) Next() (Request, bool, error) {
 		return Request{}, false, nil
 	}
 	place := int(r.places[r.n]) + r.n
-	prompt := make([]Token, r.inputs[r.n])
+	prompt := make([]kvcache.Token, r.inputs[r.n])
 	for i := range prompt {
-		prompt[i] = Token((place + i) % r.vocab)
+		prompt[i] = kvcache.Token((place + i) % r.vocab)
 	}
 	next := Request{Prompt: prompt, MaxTokens: int(r.outputs[r.n])}
 	if r.tokenizer != nil {
@@ -75,7 +79,7 @@ func (r *sglangRandom) Next() (Request, bool, error) {
 // sglangRandoms is RandomDataset under its name random: ShareGPT's prompts, each cut or
 // repeated to a drawn length; the prompts to come are in memory. Without the file the lengths
 // are the same, and the tokens those of random-ids.
-func sglangRandoms(s Spec) (Sampled, error) {
+func sglangRandoms(s Spec) (Load, error) {
 	if s.File == "" {
 		l, err := sglangRandomIDs(s)
 		l.Notes = append(l.Notes, "random without a file of conversations (--dataset-path): "+
@@ -85,7 +89,7 @@ func sglangRandoms(s Spec) (Sampled, error) {
 	inputs, outputs, g := sglangDraws(s)
 	file, err := readConversations(s.File, true)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	g.Python.Shuffle(len(file), func(i, j int) { file[i], file[j] = file[j], file[i] })
 	f := &fitted{inputs: inputs, outputs: outputs, tokenizer: s.Tokenizer, text: !s.TokenIDs}
@@ -95,7 +99,7 @@ func sglangRandoms(s Spec) (Sampled, error) {
 			f.prompts = append(f.prompts, q)
 		}
 	}
-	l := Sampled{Source: f, Count: len(f.prompts), g: &g}
+	l := Load{Source: f, Count: len(f.prompts), Generators: &g}
 	if n := len(f.prompts); n < s.Requests {
 		l.Notes = append(l.Notes, fmt.Sprintf("%s has %d conversations, so there are %d requests and not %d, as with sglang.bench_serving", s.File, n, n, s.Requests))
 	}
@@ -120,7 +124,7 @@ func (f *fitted) Next() (Request, bool, error) {
 		return Request{}, false, fmt.Errorf("conversation %.40q has no tokens", f.prompts[f.n])
 	}
 	f.prompts[f.n] = ""
-	prompt := make([]Token, f.inputs[f.n])
+	prompt := make([]kvcache.Token, f.inputs[f.n])
 	for i := range prompt {
 		prompt[i] = ids[i%len(ids)]
 	}
@@ -130,4 +134,19 @@ func (f *fitted) Next() (Request, bool, error) {
 	}
 	f.n++
 	return next, true, nil
+}
+
+// checkSGLangRandom checks what SGLang's random and random-ids read.
+func checkSGLangRandom(s Spec, bad *config.Faults) {
+	checkLengths(s, bad)
+	checkSGLangRatio(bad, "RangeRatio", s.RangeRatio)
+	if s.OutputRatio != nil {
+		bad.Add("OutputRatio", *s.OutputRatio, "sglang.bench_serving has one ratio for both: leave it out, or use --compat vllm")
+	}
+	if s.PrefixLen != 0 {
+		bad.Add("PrefixLen", s.PrefixLen, "sglang.bench_serving has no prefix: use 0, or --compat vllm")
+	}
+	if s.File != "" && s.Tokenizer == nil {
+		bad.Add("Tokenizer", nil, "prompts of a file are cut to lengths in tokens: give --tokenizer, or leave --dataset-path out")
+	}
 }

@@ -1,4 +1,4 @@
-package tooldraws
+package load
 
 import (
 	"fmt"
@@ -7,6 +7,16 @@ import (
 
 	"kvferry/internal/config"
 )
+
+var sonnetKind = Kind{
+	Name:  SonnetName,
+	About: "lines of a poem, the first ones in every prompt",
+	Reads: []string{"File", "Seed", "Sonnet", "Chat", "Tokenizer"},
+	Texts: true,
+	Times: Arriving,
+	Check: checkSonnet,
+	Open:  vllmSonnet,
+}
 
 // Sonnet are the options of a load of poem lines. Lengths are tokens.
 type Sonnet struct {
@@ -24,25 +34,25 @@ const sonnetTask = "Pick as many lines as you can from these poem lines:\n"
 // prompt is a line that says what to do, the first lines of the file, and lines drawn from
 // all of it. In the legacy form every prompt that is drawn is asked, in the other one those
 // that are not longer than InputLen.
-func vllmSonnet(s Spec) (Sampled, error) {
+func vllmSonnet(s Spec) (Load, error) {
 	text, err := config.ReadFile(s.File)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	p := &poem{Spec: s, lines: poemLines(string(text))}
 	if len(p.lines) == 0 {
-		return Sampled{}, fmt.Errorf("%q: it has no lines", s.File)
+		return Load{}, fmt.Errorf("%q: it has no lines", s.File)
 	}
 	if err := p.measure(); err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
-	g := seeded(s.Seed)
+	g := newGenerators(s.Seed)
 	for range s.Requests {
 		if err := p.choose(&g); err != nil {
-			return Sampled{}, err
+			return Load{}, err
 		}
 	}
-	return Sampled{Source: p, Count: s.Requests, g: &g}, nil
+	return Load{Source: p, Count: s.Requests, Generators: &g}, nil
 }
 
 // poemLines are the lines of a text with their ends, as Python reads them: every end is \n.
@@ -101,7 +111,7 @@ func (p *poem) measure() error {
 }
 
 // choose draws the lines of one more request.
-func (p *poem) choose(g *generators) error {
+func (p *poem) choose(g *Generators) error {
 	const tries = 10000
 	for range tries {
 		lines := make([]int32, p.extra)
@@ -151,4 +161,13 @@ func (p *poem) Next() (Request, bool, error) {
 		r.Text = rendered
 	}
 	return r, true, nil
+}
+
+func checkSonnet(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the file of the poem (--dataset-path)")
+	checkRequests(s, bad)
+	config.Between(bad, "Sonnet.InputLen", s.Sonnet.InputLen, 1, maxLen)
+	config.Between(bad, "Sonnet.OutputLen", s.Sonnet.OutputLen, 1, maxLen)
+	config.Between(bad, "Sonnet.PrefixLen", s.Sonnet.PrefixLen, 0, maxLen)
+	bad.Refuse(s.Tokenizer == nil, "Tokenizer", nil, "lines are counted in tokens, and prompts have a chat template: give --tokenizer")
 }

@@ -1,7 +1,11 @@
-package tooldraws
+package load
 
 import (
 	"math"
+
+	"kvferry/internal/config"
+	"kvferry/kvcache"
+	"kvferry/load/tooldraws"
 )
 
 // vllmRandom is the source of RandomDataset: lengths are uniform in a range around InputLen and
@@ -13,11 +17,11 @@ import (
 // gets it there (see [exactly]). Without one it is the tokens.
 type vllmRandom struct {
 	inputs, outputs, places []int32
-	prefix                  []Token
-	special                 []Token // ids that no prompt has, in ascending order
-	allowed                 int     // how many others there are
+	prefix                  []kvcache.Token
+	special                 []kvcache.Token // ids that no prompt has, in ascending order
+	allowed                 int             // how many others there are
 	vocab                   int
-	rng                     *NumpyGenerator
+	rng                     *tooldraws.NumpyGenerator
 	tokenizer               Tokenizer // nil: tokens as they were drawn
 	n                       int
 }
@@ -29,8 +33,8 @@ func vllmRange(mean int, ratio float64) (low, high int64) {
 }
 
 // vllmRandoms is RandomDataset. Without t prompts are tokens.
-func vllmRandoms(s Spec, t Tokenizer) Sampled {
-	v := &vllmRandom{rng: defaultRNG(s.Seed), vocab: s.vocab(), tokenizer: t}
+func vllmRandoms(s Spec, t Tokenizer) Load {
+	v := &vllmRandom{rng: tooldraws.DefaultRNG(s.Seed), vocab: s.vocab(), tokenizer: t}
 	v.special = s.specialIDs()
 	v.allowed = s.plain()
 	outputs := s.RangeRatio
@@ -42,15 +46,15 @@ func vllmRandoms(s Spec, t Tokenizer) Sampled {
 	low, high = vllmRange(s.OutputLen, outputs)
 	v.outputs = v.draw(s.Requests, max(low, 1), max(high, 1)+1)
 	v.places = v.draw(s.Requests, 0, int64(v.vocab))
-	v.prefix = make([]Token, s.PrefixLen)
+	v.prefix = make([]kvcache.Token, s.PrefixLen)
 	for i := range v.prefix {
 		v.prefix[i] = v.token(int(v.rng.Integers(0, int64(v.allowed))))
 	}
 	if v.tokenizer != nil && s.PrefixLen > 0 {
 		_, v.prefix = exactly(v.tokenizer, v.prefix, s.PrefixLen, v.another)
 	}
-	g := seeded(s.Seed)
-	return Sampled{Source: v, Count: s.Requests, g: &g}
+	g := newGenerators(s.Seed)
+	return Load{Source: v, Count: s.Requests, Generators: &g}
 }
 
 // draw are n numbers from low to below high, in the order in which they are drawn.
@@ -63,8 +67,8 @@ func (v *vllmRandom) draw(n int, low, high int64) []int32 {
 }
 
 // token is the i-th that is not special.
-func (v *vllmRandom) token(i int) Token {
-	id := Token(i)
+func (v *vllmRandom) token(i int) kvcache.Token {
+	id := kvcache.Token(i)
 	for _, s := range v.special {
 		if id >= s {
 			id++
@@ -74,8 +78,8 @@ func (v *vllmRandom) token(i int) Token {
 }
 
 // another is a token for a prompt that has too few. It may be special.
-func (v *vllmRandom) another() Token {
-	return Token(v.rng.Integers(0, int64(v.vocab)))
+func (v *vllmRandom) another() kvcache.Token {
+	return kvcache.Token(v.rng.Integers(0, int64(v.vocab)))
 }
 
 func (v *vllmRandom) Next() (Request, bool, error) {
@@ -84,7 +88,7 @@ func (v *vllmRandom) Next() (Request, bool, error) {
 	}
 	length, place := int(v.inputs[v.n]), int(v.places[v.n])+v.n
 	r := Request{MaxTokens: int(v.outputs[v.n])}
-	r.Prompt = append(make([]Token, 0, len(v.prefix)+length), v.prefix...)
+	r.Prompt = append(make([]kvcache.Token, 0, len(v.prefix)+length), v.prefix...)
 	for i := range length {
 		r.Prompt = append(r.Prompt, v.token((place+i)%v.allowed))
 	}
@@ -99,7 +103,7 @@ func (v *vllmRandom) Next() (Request, bool, error) {
 // Tokens that are decoded and encoded again may come out as fewer or more. Then they are
 // filled up with others or cut, and again, ten times at most, as vLLM's
 // gen_prompt_decode_to_target_len does it; what has another length after that keeps it.
-func exactly(t Tokenizer, ids []Token, length int, another func() Token) (string, []Token) {
+func exactly(t Tokenizer, ids []kvcache.Token, length int, another func() kvcache.Token) (string, []kvcache.Token) {
 	const tries = 10
 	for try := 0; ; try++ {
 		text := t.Decode(ids, false)
@@ -111,5 +115,21 @@ func exactly(t Tokenizer, ids []Token, length int, another func() Token) (string
 			ids = append(ids, another())
 		}
 		ids = ids[:length]
+	}
+}
+
+// checkVLLMRandom checks what vLLM's random and random-ids read. Their ratio is a part on
+// either side of a length, where SGLang's is the least part of it.
+func checkVLLMRandom(s Spec, bad *config.Faults) {
+	checkLengths(s, bad)
+	bad.Refuse(!(s.RangeRatio >= 0 && s.RangeRatio < 1), "RangeRatio", s.RangeRatio, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
+	if r := s.OutputRatio; r != nil && !(*r >= 0 && *r < 1) {
+		bad.Add("OutputRatio", *r, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
+	}
+	if s.File != "" {
+		bad.Add("File", s.File, "only sglang.bench_serving's random takes its prompts from a file: leave --dataset-path out, or name the kind of the file")
+	}
+	if low, _ := vllmRange(max(0, s.InputLen-s.special()), s.RangeRatio); len(*bad) == 0 && int64(s.PrefixLen)+low < 1 {
+		bad.Add("InputLen", s.InputLen, "prompts could be empty: use more, or a smaller --random-range-ratio")
 	}
 }

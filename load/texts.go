@@ -1,4 +1,4 @@
-package tooldraws
+package load
 
 import (
 	"fmt"
@@ -47,7 +47,7 @@ func (s Spec) length(text string) int {
 
 // asked are rows as vLLM asks them: the model may end an answer earlier, and where there are
 // not enough, they come again. kept says which of the file's they are.
-func (s Spec) asked(rows []row, g *generators, kept string, notes []string) Sampled {
+func (s Spec) asked(rows []row, g *Generators, kept string, notes []string) Load {
 	if n := len(rows); n < s.Requests {
 		note := fmt.Sprintf("%s has %d %s", s.File, n, kept)
 		if s.NoOversample {
@@ -58,7 +58,7 @@ func (s Spec) asked(rows []row, g *generators, kept string, notes []string) Samp
 		notes = append(notes, note)
 	}
 	rows = s.oversampled(rows, g)
-	return Sampled{Source: &texts{rows: rows, tokenizer: s.Tokenizer, mayStop: true}, Count: len(rows), Notes: notes, g: g}
+	return Load{Source: &texts{rows: rows, tokenizer: s.Tokenizer, mayStop: true}, Count: len(rows), Notes: notes, Generators: g}
 }
 
 // inWords is what a reader has to know of lengths that are no tokens.
@@ -71,11 +71,11 @@ func (s Spec) inWords() []string {
 
 // oversampled are the rows, and as many more as are missing, drawn from them with a fresh
 // seed, as vLLM's maybe_oversample_requests does it.
-func (s Spec) oversampled(rows []row, g *generators) []row {
+func (s Spec) oversampled(rows []row, g *Generators) []row {
 	if s.NoOversample || len(rows) >= s.Requests {
 		return rows
 	}
-	*g.Python = *seeded(s.Seed).Python
+	*g.Python = *newGenerators(s.Seed).Python
 	have := len(rows)
 	for len(rows) < s.Requests {
 		rows = append(rows, rows[g.Python.Randrange(have)])
@@ -84,7 +84,7 @@ func (s Spec) oversampled(rows []row, g *generators) []row {
 }
 
 // shuffled is the order in which vLLM goes through a file.
-func shuffled[T any](s Spec, all []T, g *generators) {
+func shuffled[T any](s Spec, all []T, g *Generators) {
 	if !s.DisableShuffle {
 		g.Python.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	}
@@ -92,7 +92,7 @@ func shuffled[T any](s Spec, all []T, g *generators) {
 
 // asUser is a text as the user's turn of a conversation in the model's chat template.
 func (s Spec) asUser(text string) (string, error) {
-	t, err := s.Template(text)
+	t, err := s.template(text)
 	if err != nil {
 		return "", fmt.Errorf("chat template: %w", err)
 	}
@@ -120,8 +120,8 @@ func (s Spec) dressed(text string) (string, error) {
 	return text, nil
 }
 
-// A conversation is the first question and answer of one in a file.
-type conversation struct{ question, answer string }
+// An exchange is the first question and answer of one in a file.
+type exchange struct{ question, answer string }
 
 // conversationRecord is how a file says it. Fields are pointers to tell what is missing.
 type conversationRecord struct {
@@ -141,7 +141,7 @@ type turnRecord struct {
 //
 // The tools shuffle all of it before they look at the first, so all of it has to be in memory:
 // the texts of the first two turns. SGLang's reader knows another spelling of the key.
-func readConversations(name string, sglang bool) ([]conversation, error) {
+func readConversations(name string, sglang bool) ([]exchange, error) {
 	f, err := records.Open(name)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func readConversations(name string, sglang bool) ([]conversation, error) {
 }
 
 // scanConversations collects what pick takes of each record, if it takes something.
-func scanConversations(from *records.JSON, pick func(conversationRecord) (question, answer *string, err error)) (all []conversation, err error) {
+func scanConversations(from *records.JSON, pick func(conversationRecord) (question, answer *string, err error)) (all []exchange, err error) {
 	for {
 		var r conversationRecord
 		ok, err := from.Next(&r)
@@ -184,7 +184,7 @@ func scanConversations(from *records.JSON, pick func(conversationRecord) (questi
 			return nil, from.Fault(err)
 		}
 		if question != nil {
-			all = append(all, conversation{strings.Clone(*question), strings.Clone(*answer)})
+			all = append(all, exchange{strings.Clone(*question), strings.Clone(*answer)})
 		}
 	}
 }

@@ -1,10 +1,22 @@
-package tooldraws
+package load
 
 import (
 	"fmt"
 
+	"kvferry/internal/config"
+	"kvferry/kvcache"
 	"kvferry/load/records"
+	"kvferry/load/tooldraws"
 )
+
+var burstGPTKind = Kind{
+	Name:  BurstGPTName,
+	About: "lengths drawn from the GPT-4 rows of the BurstGPT trace (CSV)",
+	Reads: []string{"File", "Seed", "Tokenizer"},
+	Times: Arriving,
+	Check: checkBurstGPT,
+	Open:  vllmBurstGPT,
+}
 
 // burstColumns are those that are read of the trace, whose Timestamp is not among them.
 var burstColumns = []string{"Model", "Request tokens", "Response tokens"}
@@ -15,25 +27,25 @@ type burstRow struct{ prompt, output, line int32 }
 // vllmBurstGPT is BurstGPTDataset: rows of GPT-4 that had an
 // answer, drawn without replacement if there are enough, and tokens that count up from the
 // request's number. The trace's times are not read. A row in memory takes 12 bytes.
-func vllmBurstGPT(s Spec) (Sampled, error) {
+func vllmBurstGPT(s Spec) (Load, error) {
 	f, err := records.Open(s.File)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	defer f.Close()
 	rows, err := readBurstGPT(records.NewCSV(s.File, f, burstColumns...))
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	if len(rows) == 0 {
-		return Sampled{}, fmt.Errorf("%q: it has no row of model GPT-4 with response tokens", s.File)
+		return Load{}, fmt.Errorf("%q: it has no row of model GPT-4 with response tokens", s.File)
 	}
 	b := &burst{vocab: s.vocab(), tokenizer: s.Tokenizer}
-	g := seeded(s.Seed)
-	l := Sampled{Source: b, Count: s.Requests, g: &g}
+	g := newGenerators(s.Seed)
+	l := Load{Source: b, Count: s.Requests, Generators: &g}
 	// pandas draws from a generator of its own (random_state=seed): the tool's global one is not
 	// touched.
-	if own := NewRandomState(uint32(s.Seed)); s.Requests <= len(rows) {
+	if own := tooldraws.NewRandomState(uint32(s.Seed)); s.Requests <= len(rows) {
 		for _, i := range own.Sample(len(rows), s.Requests) {
 			b.rows = append(b.rows, rows[i])
 		}
@@ -45,7 +57,7 @@ func vllmBurstGPT(s Spec) (Sampled, error) {
 	}
 	for _, r := range b.rows {
 		if r.prompt < 1 {
-			return Sampled{}, records.Fault(s.File, int(r.line), fmt.Errorf("%s: %d: a prompt has 1 or more", burstColumns[1], r.prompt))
+			return Load{}, records.Fault(s.File, int(r.line), fmt.Errorf("%s: %d: a prompt has 1 or more", burstColumns[1], r.prompt))
 		}
 	}
 	return l, nil
@@ -91,9 +103,9 @@ func (b *burst) Next() (Request, bool, error) {
 	if b.n == len(b.rows) {
 		return Request{}, false, nil
 	}
-	prompt := make([]Token, b.rows[b.n].prompt)
+	prompt := make([]kvcache.Token, b.rows[b.n].prompt)
 	for i := range prompt {
-		prompt[i] = Token((b.n + i) % b.vocab) // so no two requests begin alike, until vocab is through
+		prompt[i] = kvcache.Token((b.n + i) % b.vocab) // so no two requests begin alike, until vocab is through
 	}
 	r := Request{Prompt: prompt, MaxTokens: int(b.rows[b.n].output), MayStop: true}
 	if b.tokenizer != nil {
@@ -101,4 +113,10 @@ func (b *burst) Next() (Request, bool, error) {
 	}
 	b.n++
 	return r, true, nil
+}
+
+func checkBurstGPT(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the trace's CSV file (--dataset-path)")
+	checkRequests(s, bad)
+	checkVocab(s, bad)
 }

@@ -1,14 +1,34 @@
-package tooldraws
+package load
 
 import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"kvferry/internal/config"
 	"kvferry/load/records"
 )
+
+var specBenchKind = Kind{
+	Name:  SpecBenchName,
+	About: "questions of Spec-Bench (question.jsonl)",
+	Reads: []string{"File", "Seed", "SpecBench", "DisableShuffle", "NoOversample"},
+	Texts: true,
+	Times: Arriving,
+	Check: checkSpecBench,
+	Open:  vllmSpecBench,
+}
+
+var speedBenchKind = Kind{
+	Name:  SpeedBenchName,
+	About: "questions of SPEED-Bench: of vLLM's folder, or with --compat sglang of a file",
+	Reads: []string{"File", "Seed", "SpeedBench", "Custom.SkipChatTemplate", "DisableShuffle", "NoOversample"},
+	Texts: true,
+	Times: Arriving,
+	Check: func(s Spec, bad *config.Faults) { ofTool(s, checkVLLMSpeedBench, checkSGLangSpeedBench)(s, bad) },
+	Open:  func(s Spec) (Load, error) { return ofTool(s, vllmSpeedBench, sglangSpeedBench)(s) },
+}
 
 // Bench are the options of Spec-Bench and of SPEED-Bench, two files of questions.
 type Bench struct {
@@ -33,10 +53,10 @@ type benchRecord struct {
 //
 // in the chat template. vLLM does not hand its --seed on to it: the order, and what is asked
 // again, is that of seed 0.
-func vllmSpecBench(s Spec) (Sampled, error) {
+func vllmSpecBench(s Spec) (Load, error) {
 	all, err := readBench(s.File, s.SpecBench, false)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	s.Custom.SkipChatTemplate = false // which it does not hand on either
 	return askBench(s, all)
@@ -48,19 +68,19 @@ func vllmSpecBench(s Spec) (Sampled, error) {
 //	{"category": "coding", "messages": [{"role": "user", "content": "..."}]}
 //
 // likewise in the order of seed 0.
-func vllmSpeedBench(s Spec) (Sampled, error) {
+func vllmSpeedBench(s Spec) (Load, error) {
 	all, err := readBench(filepath.Join(s.File, s.SpeedBench.Subset+".jsonl"), s.SpeedBench, true)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	return askBench(s, all)
 }
 
 // askBench asks as vLLM's custom dataset does, whose random.seed has 0 here.
-func askBench(s Spec, all []row) (Sampled, error) {
-	g := seeded(s.Seed)
+func askBench(s Spec, all []row) (Load, error) {
+	g := newGenerators(s.Seed)
 	s.Seed = 0
-	*g.Python = *seeded(0).Python
+	*g.Python = *newGenerators(0).Python
 	return s.askPrompts(all, &g)
 }
 
@@ -111,22 +131,22 @@ func (r *benchRecord) first(messages bool) (string, error) {
 // sglangSpeedBench is SpeedBenchDataset: questions of SPEED-Bench drawn without replacement, or,
 // if there are too few, all of them as often as it takes, shuffled. Prompts are decoded from the
 // tokens of the chat template, and the server's tokenizer is not expected to add any.
-func sglangSpeedBench(s Spec) (Sampled, error) {
+func sglangSpeedBench(s Spec) (Load, error) {
 	all, err := readBench(s.File, s.SpeedBench, false)
 	if err != nil {
-		return Sampled{}, err
+		return Load{}, err
 	}
 	bare := s.Tokenizer != nil
 	for i := range all {
 		if !bare {
 			break
 		}
-		text, err := s.Template(all[i].text)
+		text, err := s.template(all[i].text)
 		if bare = err == nil; bare { // a model without a template is asked the texts alone
 			all[i].text = s.Tokenizer.Decode(s.Tokenizer.Encode(text, false), false)
 		}
 	}
-	g := seeded(s.Seed)
+	g := newGenerators(s.Seed)
 	rows := make([]row, s.Requests)
 	var notes []string
 	if n := len(all); s.Requests <= n {
@@ -140,78 +160,38 @@ func sglangSpeedBench(s Spec) (Sampled, error) {
 		g.Python.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 		notes = append(notes, fmt.Sprintf("%s has %d questions, so they are asked again, as with sglang.bench_serving", s.File, n))
 	}
-	return Sampled{Source: &texts{rows: rows, tokenizer: s.Tokenizer, bare: bare}, Count: len(rows), Notes: notes, g: &g}, nil
+	return Load{Source: &texts{rows: rows, tokenizer: s.Tokenizer, bare: bare}, Count: len(rows), Notes: notes, Generators: &g}, nil
 }
 
-// longBenchOutput is how many tokens are wanted where nobody says so: a letter and a few words.
-const longBenchOutput = 10
-
-// sglangLongBench is LongBenchV2Dataset: a document of 8,000 to 2 million words and a question
-// of four choices each,
-//
-//	{"context": "...", "question": "...", "choice_A": "...", "choice_B": "...", "choice_C": "...", "choice_D": "..."}
-//
-// all shuffled, those left out that are longer than --sharegpt-context-len.
-func sglangLongBench(s Spec) (Sampled, error) {
-	all, err := readLongBench(s.File)
-	if err != nil {
-		return Sampled{}, err
-	}
-	if len(all) == 0 {
-		return Sampled{}, fmt.Errorf("%q: it has no questions", s.File)
-	}
-	g := seeded(s.Seed)
-	g.Python.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	output := s.ShareGPT.OutputLen
-	config.Default(&output, longBenchOutput)
-	var rows []row
-	for _, text := range all {
-		if len(rows) == s.Requests {
-			break
-		}
-		if s.ShareGPT.ContextLen == 0 || s.length(text)+output <= s.ShareGPT.ContextLen {
-			rows = append(rows, row{text: text, max: output})
-		}
-	}
-	if len(rows) == 0 {
-		return Sampled{}, fmt.Errorf("%q: of %d questions none is short enough for --sharegpt-context-len", s.File, len(all))
-	}
-	l := Sampled{Source: &texts{rows: rows, tokenizer: s.Tokenizer}, Count: len(rows), g: &g}
-	if s.ShareGPT.ContextLen > 0 {
-		l.Notes = s.inWords()
-	}
-	if n := len(rows); n < s.Requests {
-		l.Notes = append(l.Notes, fmt.Sprintf("%s has %d questions that are not too long, so there are %d requests and not %d, as with sglang.bench_serving", s.File, n, n, s.Requests))
-	}
-	return l, nil
+// checkSpecBench and the two that follow check what is read for files of questions.
+func checkSpecBench(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name Spec-Bench's question.jsonl (--dataset-path)")
+	checkQuestions(s, bad, "SpecBench.OutputLen", s.SpecBench.OutputLen)
 }
 
-func readLongBench(name string) (all []string, err error) {
-	f, err := records.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	from := records.NewJSON(name, f, "")
-	for {
-		var r map[string]any
-		ok, err := from.Next(&r)
-		if !ok || err != nil {
-			return all, err
-		}
-		var b strings.Builder
-		for _, part := range longBenchParts {
-			text, ok := r[part.field].(string)
-			if !ok {
-				return nil, from.Fault(fmt.Errorf("%s is missing: give it as a text", part.field))
-			}
-			b.WriteString(part.before + text)
-		}
-		all = append(all, b.String()+"\nAnswer:")
+func checkVLLMSpeedBench(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the folder that SPEED-Bench's script has prepared (--dataset-path)")
+	checkQuestions(s, bad, "SpeedBench.OutputLen", s.SpeedBench.OutputLen)
+	bad.Refuse(!slices.Contains(speedBenchSubsets, s.SpeedBench.Subset), "SpeedBench.Subset", s.SpeedBench.Subset, "use %s", config.Or(speedBenchSubsets))
+}
+
+func checkSGLangSpeedBench(s Spec, bad *config.Faults) {
+	checkNoVLLM(s, bad)
+	checkFile(s, bad, "name SPEED-Bench's file (--dataset-path)")
+	checkQuestions(s, bad, "SpeedBench.OutputLen", s.SpeedBench.OutputLen)
+	checkRequests(s, bad)
+	if c := s.SpeedBench.Category; c != "" && !slices.Contains(speedBenchCategories, c) {
+		bad.Add("SpeedBench.Category", c, "use %s, or leave it out for all", config.Or(speedBenchCategories))
 	}
 }
 
-// longBenchParts are a prompt, each with what stands before it.
-var longBenchParts = []struct{ before, field string }{
-	{"", "context"}, {"\n\nQuestion: ", "question"}, {"\nA. ", "choice_A"}, {"\nB. ", "choice_B"}, {"\nC. ", "choice_C"}, {"\nD. ", "choice_D"},
+// What SPEED-Bench has: vLLM's files of it, and SGLang's categories.
+var (
+	speedBenchSubsets    = []string{"qualitative", "throughput_1k", "throughput_2k", "throughput_8k", "throughput_16k", "throughput_32k"}
+	speedBenchCategories = []string{"low_entropy", "mixed", "high_entropy"}
+)
+
+func checkQuestions(s Spec, bad *config.Faults, field string, output int) {
+	bad.Refuse(s.Requests < 0, "Requests", s.Requests, "use 1 or more, 0 for all")
+	config.Between(bad, field, output, 1, maxLen)
 }

@@ -1,10 +1,23 @@
-package tooldraws
+package load
 
 import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"kvferry/internal/config"
+	"kvferry/kvcache"
+	"kvferry/load/tooldraws"
 )
+
+var sharedPrefixKind = Kind{
+	Name:  SharedPrefixName,
+	About: "groups of random questions, each group after a random system prompt",
+	Reads: []string{"Seed", "SharedPrefix", "TokenIDs", "Tokenizer"},
+	Times: Arriving,
+	Check: checkSharedPrefix,
+	Open:  sglangSharedPrefix,
+}
 
 // SharedPrefix are its options. Lengths are tokens, and the longest that are drawn.
 type SharedPrefix struct {
@@ -27,25 +40,26 @@ type SharedPrefix struct {
 // slot is one conversation that is to come. The system prompt is its group's and is not copied.
 type slot struct {
 	group     int
-	questions [][]Token
+	questions [][]kvcache.Token
 	output    int
 }
 
 // groups is the source: conversations to come.
-type groups struct {
-	systems   [][]Token
+type promptGroups struct {
+	systems   [][]kvcache.Token
 	slots     []slot
 	tokenizer Tokenizer // nil: tokens as they were drawn
 	routing   string    // what a routing key begins with; no keys if empty
 	turn      int       // the next of slots[0]
+	n         int       // requests so far
 }
 
 // sglangSharedPrefix is GeneratedSharedPrefixDataset. It asks Groups x PromptsPerGroup
 // conversations, whatever Requests says, as the tool does. Group names the system prompt.
 //
 // The tool draws all tokens before it shuffles, so they are in memory, 4 bytes a token.
-func sglangSharedPrefix(s Spec) (Sampled, error) {
-	o, g := s.SharedPrefix, seeded(s.Seed)
+func sglangSharedPrefix(s Spec) (Load, error) {
+	o, g := s.SharedPrefix, newGenerators(s.Seed)
 	conversations := o.Groups * o.PromptsPerGroup
 	systemLens := sglangLengths(g.Numpy, o.SystemPromptLen, o.RangeRatio, o.Groups)
 	questionLens := sglangLengths(g.Numpy, o.QuestionLen, o.RangeRatio, conversations*o.Turns)
@@ -55,7 +69,7 @@ func sglangSharedPrefix(s Spec) (Sampled, error) {
 	if s.Tokenizer != nil {
 		vocab = s.Tokenizer.Len() // the added tokens too
 	}
-	r := &groups{}
+	r := &promptGroups{}
 	if !s.TokenIDs {
 		r.tokenizer = s.Tokenizer
 	}
@@ -76,7 +90,7 @@ func sglangSharedPrefix(s Spec) (Sampled, error) {
 	if !o.Ordered {
 		g.Python.Shuffle(conversations, func(i, j int) { r.slots[i], r.slots[j] = r.slots[j], r.slots[i] })
 	}
-	l := Sampled{Source: r, Count: conversations, g: &g}
+	l := Load{Source: r, Count: conversations, Generators: &g}
 	if n := conversations * o.Turns; s.Requests > 0 && n != s.Requests {
 		l.Notes = append(l.Notes, fmt.Sprintf("%d requests: groups x prompts x turns, as with sglang.bench_serving, whatever number was asked for", n))
 	}
@@ -98,19 +112,19 @@ func groupsOf(o SharedPrefix, seed uint64) []int {
 	for i := range p {
 		p[i] = 1 / math.Pow(float64(i+1), o.ZipfAlpha)
 	}
-	return defaultRNG(seed).Choice(p, conversations)
+	return tooldraws.DefaultRNG(seed).Choice(p, conversations)
 }
 
 // chosen are random tokens.
-func chosen(r *PythonRandom, n int32, vocab int) []Token {
-	ids := make([]Token, n)
+func chosen(r *tooldraws.PythonRandom, n int32, vocab int) []kvcache.Token {
+	ids := make([]kvcache.Token, n)
 	for i := range ids {
-		ids[i] = Token(r.Choices(vocab))
+		ids[i] = kvcache.Token(r.Choices(vocab))
 	}
 	return ids
 }
 
-func (r *groups) Next() (Request, bool, error) {
+func (r *promptGroups) Next() (Request, bool, error) {
 	if len(r.slots) == 0 {
 		return Request{}, false, nil
 	}
@@ -123,9 +137,9 @@ func (r *groups) Next() (Request, bool, error) {
 		next.Text = r.tokenizer.Decode(next.Prompt, false)
 	}
 	if system := r.systems[now.group]; r.turn > 0 {
-		next.Continues = true
+		next.Continues, next.After = true, []int{r.n - 1}
 	} else {
-		next.Prompt = append(append(make([]Token, 0, len(system)+len(next.Prompt)), system...), next.Prompt...)
+		next.Prompt = append(append(make([]kvcache.Token, 0, len(system)+len(next.Prompt)), system...), next.Prompt...)
 		if r.tokenizer != nil {
 			next.Text = r.tokenizer.Decode(system, false) + "\n\n" + next.Text
 		}
@@ -133,6 +147,7 @@ func (r *groups) Next() (Request, bool, error) {
 	if r.tokenizer != nil { // what the text has in tokens, which may be more or fewer than were drawn
 		next.Prompt = r.tokenizer.Encode(next.Text, r.turn == 0)
 	}
+	r.n++
 	now.questions[r.turn] = nil
 	if r.turn++; r.turn == len(now.questions) {
 		r.turn = 0
@@ -140,4 +155,25 @@ func (r *groups) Next() (Request, bool, error) {
 		r.slots = r.slots[1:]
 	}
 	return next, true, nil
+}
+
+// checkSharedPrefix bounds each number before their product: it must not overflow.
+func checkSharedPrefix(s Spec, bad *config.Faults) {
+	checkSeed(s, bad)
+	checkVocab(s, bad)
+	o := s.SharedPrefix
+	const most = 1 << 20 // of each; checkHeld bounds all of them together
+	config.Between(bad, "SharedPrefix.Groups", o.Groups, 1, most)
+	config.Between(bad, "SharedPrefix.PromptsPerGroup", o.PromptsPerGroup, 1, most)
+	config.Between(bad, "SharedPrefix.SystemPromptLen", o.SystemPromptLen, 1, maxLen)
+	config.Between(bad, "SharedPrefix.QuestionLen", o.QuestionLen, 1, maxLen)
+	config.Between(bad, "SharedPrefix.OutputLen", o.OutputLen, 1, maxLen)
+	config.Between(bad, "SharedPrefix.Turns", o.Turns, 1, 1<<16)
+	checkSGLangRatio(bad, "SharedPrefix.RangeRatio", o.RangeRatio)
+	bad.Refuse(!(o.ZipfAlpha >= 0) || math.IsInf(o.ZipfAlpha, 1), "SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0, or 0 for as many of each group")
+	if s.TokenIDs && o.Turns > 1 && s.Tokenizer != nil {
+		bad.Add("TokenIDs", true, "a conversation of several turns is text: leave --tokenize-prompt out, or use one turn")
+	}
+	questions := float64(o.Groups) * float64(o.PromptsPerGroup) * float64(o.Turns)
+	checkHeld(bad, "SharedPrefix.Groups", o.Groups, questions*float64(o.QuestionLen)+float64(o.Groups)*float64(o.SystemPromptLen))
 }
