@@ -23,11 +23,6 @@ var fromFile = map[string]func(t *testing.T) (load.Spec, loadtest.Bounds){
 		return load.Spec{File: trace(t), Vocab: vocab, Mooncake: load.Mooncake{Slowdown: 1, Rounds: 2}},
 			loadtest.Bounds{Requests: 2 * requests, MaxTokens: 30, Texts: true}
 	},
-	"azure": func(t *testing.T) (load.Spec, loadtest.Bounds) {
-		return load.Spec{File: lines(t, "TIMESTAMP,ContextTokens,GeneratedTokens", func(i int) string {
-			return fmt.Sprintf("%s,%d,%d", time.Date(2023, 11, 16, 18, 15, 46, 0, time.UTC).Add(time.Duration(i)*time.Second).Format(time.DateTime+".0000000"), 500+i, 1+i%30)
-		}), Speed: 2, Vocab: vocab}, loadtest.Bounds{Requests: requests, Prompt: 1500, MaxTokens: 30, Vocab: vocab}
-	},
 	// 250 sessions of four calls, of which two are side by side.
 	"weka": func(t *testing.T) (load.Spec, loadtest.Bounds) {
 		return load.Spec{Rate: 10, Burstiness: 1, Speed: 2, MaxDelay: time.Second, Vocab: vocab, File: lines(t, "", func(i int) string {

@@ -27,7 +27,6 @@ func Kinds() []Kind {
 		traceKind,
 		timedTraceKind,
 		mooncakeKind,
-		azureKind,
 		wekaKind,
 		spansKind,
 		traceLabKind,

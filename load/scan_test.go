@@ -10,15 +10,13 @@ import (
 
 // TestScan: of every load from a file the longest request is found, with what it goes on with.
 func TestScan(t *testing.T) {
-	const rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,374,44\n2023-11-16 18:15:50.0,5000,10\n"
 	for _, c := range []struct {
 		spec              Spec
 		requests, longest int
 	}{
 		{Spec{Kind: Traced, File: written(t, goodTrace), Speed: 1}, 2, 1543},
+		{Spec{Kind: Traced, File: written(t, goodTrace), Speed: 1, Requests: 1}, 1, 1035},
 		{Spec{Kind: "timed_trace", File: written(t, goodTrace), Speed: 1, TimedTrace: TimedTrace{ChunkSize: 512, SecMultiplier: 0.001}}, 2, 1543},
-		{Spec{Kind: "azure", File: written(t, rows), Speed: 1}, 2, 5010},
-		{Spec{Kind: "azure", File: written(t, rows), Speed: 1, Requests: 1}, 1, 418},
 		{Spec{Kind: "mooncake", File: written(t, goodTrace), Mooncake: Mooncake{Slowdown: 1, Rounds: 1}}, 2, 0}, // texts
 		{Spec{Kind: "conversation", File: "testdata/conversations.jsonl", Speed: 1, Rate: 1, Burstiness: 1}, 9, 300 + 40 + 150 + 20},
 		{Spec{Kind: "weka", File: "testdata/agents/weka.jsonl", Speed: 1, Rate: 1, Burstiness: 1}, 8, 360},

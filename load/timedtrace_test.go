@@ -160,7 +160,7 @@ func TestTimedTraceFaults(t *testing.T) {
 		"TimedTrace.SecMultiplier: 0: use more": {Kind: "timed_trace", File: "x", Speed: 1, Vocab: 1},
 		"Mooncake.Slowdown: 0: use more than 0": {Kind: "mooncake", File: "x", Vocab: 1},
 		"Mooncake.Rounds: 0: use 1 to":          {Kind: "mooncake", File: "x", Vocab: 1},
-		"Rate: 0: use more than 0":              {Kind: "azure", File: "x", Speed: 1, Vocab: 1, Untimed: true},
+		"Rate: 0: use more than 0":              {Kind: "tracelab", File: "x", Speed: 1, Vocab: 1, Untimed: true},
 	} {
 		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v: want %q in it", s, err, want)
@@ -233,66 +233,26 @@ func TestMooncakeFaults(t *testing.T) {
 	}
 }
 
-const azure2023 = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n2023-11-16 18:15:50.9951690,0,0\n"
-
-// TestAzure: both years' files, whose times begin with the first row.
-func TestAzure(t *testing.T) {
-	all, _ := collected(t, Spec{Kind: "azure", File: written(t, azure2023), Speed: 1, Vocab: 5000})
-	if len(all) != 3 || all[0].At != 0 || all[1].At != 4314579*time.Microsecond || len(all[1].Prompt) != 396 || all[1].MaxTokens != 109 || len(all[2].Prompt) != 1 || all[2].MaxTokens != 1 {
-		t.Errorf("%d requests, %v", len(all), all)
-	}
-	if slices.Equal(all[0].Prompt[:16], all[1].Prompt[:16]) {
-		t.Error("two prompts begin alike")
-	}
-	all, _ = collected(t, Spec{
-		Kind: "azure", Speed: 2, Vocab: 5000, Requests: 2,
-		File: written(t, "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n2024-05-10 02:00:01.017335+02:00,2399,6\n2024-05-10 00:00:02+00:00,1,1\n"),
-	})
-	if len(all) != 2 || all[1].At != 503702500*time.Nanosecond || len(all[1].Prompt) != 2399 {
-		t.Errorf("%d requests, the second at %v", len(all), all[1].At)
-	}
-}
-
-func TestAzureFaults(t *testing.T) {
-	for row, want := range map[string]string{
-		"yesterday,1,1":            `file:5: TIMESTAMP: "yesterday": want a date`,
-		"2023-11-16 18:15:50,1,1":  "file:5: TIMESTAMP: 2023-11-16 18:15:50 comes after 2023-11-16 18:15:50.9951690: sort",
-		"2323-11-16 18:15:50,1,1":  "file:5: TIMESTAMP: 2323-11-16 18:15:50: too long after the first",
-		"2023-11-16 18:16:50,x,1":  `file:5: ContextTokens: "x": want a number`,
-		"2023-11-16 18:16:50,1,-1": "file:5: GeneratedTokens: -1: use a whole number",
-		"2023-11-16 18:16:50,1":    "file:5: wrong number of fields",
-	} {
-		if _, err := collect(Spec{Kind: "azure", File: written(t, azure2023+row+"\n"), Speed: 1, Vocab: 9}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v: want %q in it", row, err, want)
-		}
-	}
-}
-
 // FuzzTraces: whatever the file, requests are in order and well-formed until the end or an
 // error that names the line.
 func FuzzTraces(f *testing.F) {
-	f.Add([]byte(azure2023))
 	f.Add([]byte(`{"timestamp": 1e3, "input_length": 7, "output_length": 1, "hash_ids": [-1]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := Spec{Speed: 1, Vocab: 100, File: "f", TimedTrace: TimedTrace{ChunkSize: 16, SecMultiplier: 1}}
-		for _, source := range []Source{
-			newAzure(s, records.NewCSV("f", bytes.NewReader(text), "TIMESTAMP", "ContextTokens", "GeneratedTokens")),
-			newTimedTrace(s, records.NewJSON("f", bytes.NewReader(text), "")),
-		} {
-			var last time.Duration
-			for {
-				r, ok, err := source.Next()
-				if err != nil && !strings.HasPrefix(err.Error(), "f:") {
-					t.Errorf("%v does not name the line", err)
-				}
-				if !ok || err != nil {
-					break
-				}
-				if r.At < last || len(r.Prompt) < 1 || r.MaxTokens < 1 {
-					t.Errorf("%v after %v, %d + %d tokens", r.At, last, len(r.Prompt), r.MaxTokens)
-				}
-				last = r.At
+		source := newTimedTrace(s, records.NewJSON("f", bytes.NewReader(text), ""))
+		var last time.Duration
+		for {
+			r, ok, err := source.Next()
+			if err != nil && !strings.HasPrefix(err.Error(), "f:") {
+				t.Errorf("%v does not name the line", err)
 			}
+			if !ok || err != nil {
+				return
+			}
+			if r.At < last || len(r.Prompt) < 1 || r.MaxTokens < 1 {
+				t.Errorf("%v after %v, %d + %d tokens", r.At, last, len(r.Prompt), r.MaxTokens)
+			}
+			last = r.At
 		}
 	})
 }

@@ -46,7 +46,7 @@ func TestForeign(t *testing.T) {
 		{"--dataset-name prefix_repetition --random-input-len 5", "--random-input-len: prefix_repetition has its own"},
 		{"--dataset-name prefix-repetition --random-input-len 5", "--random-input-len: prefix_repetition has its own"},
 		{"--dataset-name random --dataset-offset 5", "--conversation-offset: it is of another dataset than random"},
-		{"--clock virtual --dataset-name azure --dataset-path " + empty, `--dataset-path: "` + empty + `": it has no requests`},
+		{"--clock virtual --dataset-name tracelab --dataset-path " + empty, `--dataset-path: "` + empty + `": it has no requests`},
 	} {
 		code, _, stderr := command(t.Context(), append([]string{"bench", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(c.args)...)...)
 		if code != ExitUsage || !strings.Contains(stderr, c.want) {

@@ -21,7 +21,6 @@ func TestLongest(t *testing.T) {
 	mooncake := file(`{"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]}
 {"timestamp": 900, "input_length": 20000, "output_length": 4, "hash_ids": [` + blocks + `]}
 `)
-	azure := file("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,600,4\n2023-11-16 18:15:47.0,20000,4\n")
 	turns := file(`{"session_id": "a", "input_length": 600, "output_length": 4}
 {"session_id": "a", "input_length": 20000, "output_length": 4}
 `)
@@ -29,7 +28,6 @@ func TestLongest(t *testing.T) {
 		"--trace " + mooncake,
 		"--dataset-name timed-trace --timed-trace-chunk-hash-size 512 --timed-trace-sec-multiplier 0.001 --dataset-path " + mooncake,
 		"--dataset-name mooncake --mooncake-num-rounds 4 --dataset-path " + mooncake,
-		"--dataset-name azure --dataset-path " + azure,
 		"--dataset-name conversation --dataset-path " + turns,
 	} {
 		for _, most := range []struct {
