@@ -72,7 +72,6 @@
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/dispatch                        which request of a load goes out when
 //	load/loadtest                        what every source of requests must do
-//	load/functions                       arrivals made of the Azure Functions trace
 //	load/tooldraws                       Python's and numpy's random numbers, as vLLM's and SGLang's clients draw them
 //	load/agents                          recorded runs of agents: which call follows which, and when
 //	load/records                         files of JSON and CSV, a record at a time

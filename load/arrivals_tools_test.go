@@ -312,26 +312,26 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// TestReads: a trace reads the arrivals' fields only if its own times are not used.
-func TestReads(t *testing.T) {
+// TestTakes: a trace reads the arrivals' fields only if its own times are not used.
+func TestTakes(t *testing.T) {
 	for _, c := range []struct {
-		s     Spec
-		field string
-		want  bool
+		s    Spec
+		knob string
+		want bool
 	}{
-		{Spec{}, "Rate", true},
-		{Spec{}, "RampUp", true},
-		{Spec{}, "Untimed", false},
-		{Spec{}, "Duration", true},
-		{Spec{Kind: Traced}, "Rate", false},
-		{Spec{Kind: Traced}, "Untimed", true},
-		{Spec{Kind: Traced, Untimed: true}, "Rate", true},
-		{Spec{Kind: "256/q8"}, "Rate", false},
-		{Spec{Kind: "256/q8"}, "Adapters", true},
-		{Spec{Kind: "none"}, "Kind", false},
+		{Spec{}, "request-rate", true},
+		{Spec{}, "ramp-up-strategy", true},
+		{Spec{}, "untimed", false},
+		{Spec{}, "duration", true},
+		{Spec{Kind: Traced}, "request-rate", false},
+		{Spec{Kind: Traced}, "untimed", true},
+		{Spec{Kind: Traced, Untimed: true}, "request-rate", true},
+		{Spec{Kind: "256/q8"}, "request-rate", false},
+		{Spec{Kind: "256/q8"}, "worker-assignment", true},
+		{Spec{Kind: "none"}, "dataset-name", false},
 	} {
-		if got := c.s.Reads(c.field); got != c.want {
-			t.Errorf("%+v reads %s: %t", c.s, c.field, got)
+		if got := c.s.Takes(c.knob); got != c.want {
+			t.Errorf("%+v takes %s: %t", c.s, c.knob, got)
 		}
 	}
 }

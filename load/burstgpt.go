@@ -12,7 +12,7 @@ import (
 var burstGPTKind = Kind{
 	Name:  BurstGPTName,
 	About: "lengths drawn from the GPT-4 rows of the BurstGPT trace (CSV)",
-	Reads: []string{"File", "Seed", "Tokenizer"},
+	Knobs: Knobs{fileKnob, seedKnob},
 	Times: Arriving,
 	Check: checkBurstGPT,
 	Open:  vllmBurstGPT,

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 	"kvferry/load/records"
 )
@@ -19,12 +21,19 @@ type Conversations struct {
 	OutputLen int // tokens of an answer whose length the file does not say; 0: as the one that was recorded
 }
 
+// conversationKnobs are those of conversations in a file.
+var conversationKnobs = Knobs{
+	{Name: "conversation-max-turns", Aliases: []string{"agentic-max-turns"}, Group: AskedGroup, Fields: []string{"Conversations.MaxTurns"}, Value: knob.Int(func(s *Spec) *int { return &s.Conversations.MaxTurns }), Help: "turns of a conversation of a file, at most (default: all)"},
+	{Name: "conversation-offset", Aliases: []string{"dataset-offset"}, Group: AskedGroup, Fields: []string{"Conversations.Offset"}, Value: knob.Int(func(s *Spec) *int { return &s.Conversations.Offset }), Help: "conversations of the file to begin behind"},
+	{Name: "conversation-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"Conversations.OutputLen"}, Value: knob.Int(func(s *Spec) *int { return &s.Conversations.OutputLen }), Help: "tokens of an answer whose length the file does not say (default: as the recorded one)"},
+}
+
 // conversationKind are conversations in a file.
 var conversationKind = Kind{
 	Name:  "conversation",
 	About: "conversations in a file: each turn waits for the server's answer to the one before it",
 	Texts: true,
-	Reads: append([]string{"File", "Speed", "MaxDelay", "Recorded", "Untimed", "Conversations", "Seed"}, starting...),
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob, speedKnob, untimedKnob, maxDelayKnob, recordedKnob}, conversationKnobs, arrivalKnobs),
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)
 		s.checkStarts(bad)
@@ -39,7 +48,7 @@ var agenticTraceKind = Kind{
 	Name:  "agentic-trace",
 	About: "SGLang's agentic-trace: conversations of agents, with what the tools said in each turn",
 	Texts: true,
-	Reads: append([]string{"File", "ShareGPT.OutputLen", "Recorded", "Conversations.MaxTurns", "Conversations.Offset", "Seed"}, starting...),
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob, recordedKnob}, shareGPTKnobs[:1], conversationKnobs[:2], arrivalKnobs),
 	Check: func(s Spec, bad *config.Faults) {
 		s.Speed = 1
 		checkTrace(s, bad)

@@ -4,15 +4,31 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/load/records"
 )
+
+// customKnobs are those of vLLM's prompts in a file.
+var customKnobs = Knobs{
+	{Name: "custom-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"Custom.OutputLen"}, Default: "256", Unused: customOfVLLM, Value: knob.Int(func(s *Spec) *int { return &s.Custom.OutputLen }), Help: "tokens wanted of each answer; -1: as many as the line says"},
+	{Name: "skip-chat-template", Group: AskedGroup, Fields: []string{"Custom.SkipChatTemplate"}, Unused: customOfVLLM, Value: knob.Bool(func(s *Spec) *bool { return &s.Custom.SkipChatTemplate }), Help: "send prompts as they are in the file"},
+}
+
+// customOfVLLM returns why an option of vLLM's custom has no effect with SGLang's.
+func customOfVLLM(s *Spec) string {
+	if s.Compat == CompatSGLang && plain(s.Kind) == CustomName {
+		return "only vllm bench serve's custom has it: use --sharegpt-output-len and --apply-chat-template, or --compat vllm"
+	}
+	return ""
+}
 
 var customKind = Kind{
 	Name:  CustomName,
 	About: "prompts of a file (JSON lines)",
-	Reads: []string{"File", "Seed", "Custom", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, customKnobs, shareGPTKnobs, orderKnobs, dressKnobs),
 	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) { ofTool(s, checkCustom, checkSGLangConversations)(s, bad) },

@@ -21,9 +21,10 @@
 // A request may follow others: a turn the answer to the one before it, an agent's call the
 // tools and the agents that it waited for. Package dispatch lets it go when those have ended.
 //
-// Kinds of load have names: [Spec] says which and how, [Kinds] lists them. To add one is
-// a file with its source and a line in kinds.go; loadtest.TestSource is what every
-// source must do. What no kind has to know of, [Spec].Open puts on each:
+// Kinds of load have names: [Spec] says which and how, [Kinds] lists them. Each declares its
+// settings as [Knobs], from which flags, their help and their refusal beside other kinds
+// come. To add one is a file with its source and a line in kinds.go; loadtest.TestSource is
+// what every source must do. What no kind has to know of, [Spec].Open puts on each:
 //
 //	Arrivals   rates, ramps, other tools' arrivals, a trace of functions (Kind.Times)
 //	Adapters   LoRA adapters, by other tools' draws or our own

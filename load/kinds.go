@@ -2,7 +2,7 @@ package load
 
 import (
 	"fmt"
-	"slices"
+	"reflect"
 	"strings"
 	"time"
 
@@ -69,14 +69,14 @@ var elsewhere = map[string]string{
 
 const media = "images and sound are not sent here: loads are text or tokens"
 
-// A Kind is a sort of load that a command line can name.
+// A Kind is a sort of load that a command line can name. From its knobs come its flags in kvferry bench and kvferry sim,
+// their help, and their refusal beside other kinds.
 type Kind struct {
 	Name  string
 	About string // in a few words, for help texts
-	// Reads are the fields of a Spec that it reads, besides those that every load reads
-	// (Kind, Requests, Vocab, InFlight, Duration, Adapters, Workers) and those that Times
-	// brings. A command refuses the others.
-	Reads []string
+	// Knobs are the settings that it reads, besides those that every load reads and those
+	// that Times brings. A command refuses the others.
+	Knobs Knobs
 	// Texts says that its prompts are texts: how many tokens they are, and what a model that
 	// takes tokens is asked, only a Tokenizer knows.
 	Texts bool
@@ -129,6 +129,9 @@ type Spec struct {
 	Conversations Conversations
 	MultiTurn     MultiTurn
 
+	// Own holds the options of kinds that have no field here, by their types: see OptionsOf.
+	Own map[reflect.Type]any `json:"-"`
+
 	// MaxDelay is the longest time that a turn of a conversation or an agent's call is kept
 	// back after what it follows, 0 for no limit: the tools' time, or a person's.
 	MaxDelay time.Duration
@@ -164,6 +167,21 @@ type Spec struct {
 	counted bool // by Scan alone: what tokens a prompt has is nothing to it
 }
 
+// OptionsOf returns the options of type T that s has, for a kind whose options have no field in Spec. It adds them to
+// s if there are none yet. Copies of s share them.
+func OptionsOf[T any](s *Spec) *T {
+	of := reflect.TypeFor[T]()
+	options, ok := s.Own[of].(*T)
+	if !ok {
+		options = new(T)
+		if s.Own == nil {
+			s.Own = map[reflect.Type]any{}
+		}
+		s.Own[of] = options
+	}
+	return options
+}
+
 // MaxInFlight is more than a machine has ports for.
 const MaxInFlight = 1 << 20
 
@@ -173,18 +191,12 @@ type Times int
 const (
 	// OwnTimes: Open gives the requests their times, by whatever it reads.
 	OwnTimes Times = iota
-	// Arriving: Open gives none; the Spec's arrivals come on them. The kind reads Rate,
-	// Burstiness, ArrivalMode, RampUp and Functions.
+	// Arriving: Open gives none; the Spec's arrivals come on them. The kind reads the knobs
+	// of arrivals.
 	Arriving
-	// Recorded: Open gives those that were recorded. The kind reads Untimed, and if that is
+	// Recorded: Open gives those that were recorded. The kind reads --untimed, and if that is
 	// set, what Arriving does.
 	Recorded
-)
-
-// Fields that many kinds read.
-var (
-	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "IDPrefix", "EOS", "Adapters", "Workers"}
-	arriving = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp", "Functions"}
 )
 
 // EOS says what the model's end-of-sequence token does.
@@ -232,21 +244,6 @@ func (s Spec) kind() (Kind, error) {
 func (s Spec) Texts() bool {
 	k, err := s.kind()
 	return err == nil && k.Texts
-}
-
-// Reads reports whether the load is of a kind that reads that field. One that does not
-// has its own.
-func (s Spec) Reads(field string) bool {
-	k, err := s.kind()
-	switch {
-	case err != nil:
-		return false
-	case slices.Contains(always, field) || slices.Contains(k.Reads, field):
-		return true
-	case k.Times == Recorded && field == "Untimed":
-		return true
-	}
-	return s.paced(k) && slices.Contains(arriving, field)
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].

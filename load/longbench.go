@@ -2,6 +2,7 @@ package load
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"kvferry/internal/config"
@@ -11,7 +12,7 @@ import (
 var longBenchKind = Kind{
 	Name:  LongBenchName,
 	About: "documents and questions of LongBench v2 (JSON)",
-	Reads: []string{"File", "Seed", "ShareGPT"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, shareGPTKnobs),
 	Texts: true,
 	Times: Arriving,
 	Check: checkLongBench,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/load/records"
 )
 
@@ -21,12 +22,18 @@ type Mooncake struct {
 	Rounds   int     // turns of each line's conversation, which come all at once
 }
 
+// mooncakeKnobs are those of SGLang's replay of Mooncake's traces.
+var mooncakeKnobs = Knobs{
+	{Name: "mooncake-slowdown-factor", Group: AskedGroup, Fields: []string{"Mooncake.Slowdown"}, Default: "1", Value: knob.Float(func(s *Spec) *float64 { return &s.Mooncake.Slowdown }), Help: "times of the mooncake dataset are multiplied by it"},
+	{Name: "mooncake-num-rounds", Group: AskedGroup, Fields: []string{"Mooncake.Rounds"}, Default: "1", Value: knob.Int(func(s *Spec) *int { return &s.Mooncake.Rounds }), Help: "requests for each line of the mooncake dataset, all at once"},
+}
+
 // mooncakeKind is a trace of Mooncake's as sglang.bench_serving asks it: texts that only
 // repeat its ids.
 var mooncakeKind = Kind{
 	Name:  "mooncake",
 	About: "Mooncake's traces as SGLang asks them: texts made of the ids, shorter than the trace says",
-	Reads: []string{"File", "Mooncake"},
+	Knobs: slices.Concat(Knobs{fileKnob}, mooncakeKnobs),
 	Texts: true,
 	Times: Recorded,
 	Check: func(s Spec, bad *config.Faults) {

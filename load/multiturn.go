@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 )
 
@@ -20,11 +22,20 @@ type MultiTurn struct {
 	ContextLen         int           // tokens
 }
 
+// multiTurnKnobs are those of conversations that are drawn.
+var multiTurnKnobs = Knobs{
+	{Name: "min-turns", Group: AskedGroup, Fields: []string{"MultiTurn.MinTurns"}, Default: "3", Value: knob.Int(func(s *Spec) *int { return &s.MultiTurn.MinTurns }), Help: "turns of a conversation that is drawn, at least"},
+	{Name: "max-turns", Group: AskedGroup, Fields: []string{"MultiTurn.MaxTurns"}, Default: "8", Value: knob.Int(func(s *Spec) *int { return &s.MultiTurn.MaxTurns }), Help: "turns of a conversation that is drawn, at most"},
+	{Name: "min-think", Group: AskedGroup, Fields: []string{"MultiTurn.MinThink"}, Value: knob.Duration(func(s *Spec) *time.Duration { return &s.MultiTurn.MinThink }), Help: "from an answer to the user's next turn, at least; 0: at once"},
+	{Name: "max-think", Group: AskedGroup, Fields: []string{"MultiTurn.MaxThink"}, Default: "5s", Value: knob.Duration(func(s *Spec) *time.Duration { return &s.MultiTurn.MaxThink }), Help: "from an answer to the user's next turn, at most; 0: at once"},
+	{Name: "context-len", Group: AskedGroup, Fields: []string{"MultiTurn.ContextLen"}, Value: knob.Int(func(s *Spec) *int { return &s.MultiTurn.ContextLen }), Help: "tokens of a context that each drawn conversation begins with"},
+}
+
 // multiTurnKind are conversations in which each turn waits for the server's answer.
 var multiTurnKind = Kind{
 	Name:  "multi-turn",
 	About: "conversations that are drawn: each turn goes on with the server's answer to the one before it",
-	Reads: append([]string{"InputLen", "OutputLen", "RangeRatio", "PrefixLen", "MaxDelay", "MultiTurn", "Seed"}, starting...),
+	Knobs: slices.Concat(Knobs{seedKnob, maxDelayKnob}, randomKnobs, multiTurnKnobs, arrivalKnobs),
 	Check: func(s Spec, bad *config.Faults) {
 		checkDraws(s, bad)
 		s.checkStarts(bad)

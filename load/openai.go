@@ -17,7 +17,7 @@ import (
 var openAIKind = Kind{
 	Name:  "openai",
 	About: "SGLang's openai: requests of chats as OpenAI's API has them (JSON lines)",
-	Reads: []string{"File", "Seed", "ShareGPT.OutputLen"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, shareGPTKnobs[:1]),
 	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) {

@@ -2,15 +2,25 @@ package load
 
 import (
 	"fmt"
+	"slices"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 )
+
+// prefixRepetitionKnobs are those of prompts with a few beginnings.
+var prefixRepetitionKnobs = Knobs{
+	{Name: "prefix-repetition-prefix-len", Group: AskedGroup, Fields: []string{"PrefixRepetition.PrefixLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.PrefixRepetition.PrefixLen }), Help: "tokens of a prefix"},
+	{Name: "prefix-repetition-suffix-len", Aliases: []string{inputLen}, Group: AskedGroup, Fields: []string{"PrefixRepetition.SuffixLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.PrefixRepetition.SuffixLen }), Help: "tokens after it"},
+	{Name: "prefix-repetition-num-prefixes", Group: AskedGroup, Fields: []string{"PrefixRepetition.Prefixes"}, Default: "10", Value: knob.Int(func(s *Spec) *int { return &s.PrefixRepetition.Prefixes }), Help: "how many prefixes there are"},
+	{Name: "prefix-repetition-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"PrefixRepetition.OutputLen"}, Default: "128", Value: knob.Int(func(s *Spec) *int { return &s.PrefixRepetition.OutputLen }), Help: "output tokens"},
+}
 
 var prefixRepetitionKind = Kind{
 	Name:  PrefixRepetitionName,
 	About: "random tokens after one of a few random beginnings",
-	Reads: []string{"Seed", "PrefixRepetition", "DisableShuffle", "Tokenizer"},
+	Knobs: slices.Concat(Knobs{seedKnob}, prefixRepetitionKnobs, orderKnobs[:1]),
 	Times: Arriving,
 	Check: checkPrefixRepetition,
 	Open:  vllmPrefixRepetition,

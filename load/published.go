@@ -43,7 +43,7 @@ func publishedKinds() []Kind {
 		kinds = append(kinds, Kind{
 			Name:  w.Name,
 			About: fmt.Sprintf("the published load: prompts of about %d tokens at %g requests a second", w.InputLen, w.QPS),
-			Reads: []string{"Seed"},
+			Knobs: Knobs{seedKnob},
 			Check: func(s Spec, bad *config.Faults) {
 				config.Between(bad, "Requests", s.Requests, 1, 1<<20)
 				config.Between(bad, "Seed", s.Seed, 0, math.MaxUint32)

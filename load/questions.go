@@ -7,13 +7,27 @@ import (
 	"slices"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/load/records"
 )
+
+// specBenchKnobs are those of Spec-Bench.
+var specBenchKnobs = Knobs{
+	{Name: "spec-bench-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"SpecBench.OutputLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.SpecBench.OutputLen }), Help: "output tokens"},
+	{Name: "spec-bench-category", Group: AskedGroup, Fields: []string{"SpecBench.Category"}, Value: knob.Text(func(s *Spec) *string { return &s.SpecBench.Category }), Help: "of the questions (default: all)"},
+}
+
+// speedBenchKnobs are those of SPEED-Bench.
+var speedBenchKnobs = Knobs{
+	{Name: "speed-bench-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"SpeedBench.OutputLen"}, Default: "4096", Value: knob.Int(func(s *Spec) *int { return &s.SpeedBench.OutputLen }), Help: "output tokens (default with --compat sglang: 512)"},
+	{Name: "speed-bench-category", Group: AskedGroup, Fields: []string{"SpeedBench.Category"}, Value: knob.Text(func(s *Spec) *string { return &s.SpeedBench.Category }), Help: "of the questions (default: all)"},
+	{Name: "speed-bench-dataset-subset", Group: AskedGroup, Fields: []string{"SpeedBench.Subset"}, Default: "qualitative", Values: func() []string { return speedBenchSubsets }, Value: knob.Text(func(s *Spec) *string { return &s.SpeedBench.Subset }), Help: "which file of vLLM's folder"},
+}
 
 var specBenchKind = Kind{
 	Name:  SpecBenchName,
 	About: "questions of Spec-Bench (question.jsonl)",
-	Reads: []string{"File", "Seed", "SpecBench", "DisableShuffle", "NoOversample"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, specBenchKnobs, orderKnobs),
 	Texts: true,
 	Times: Arriving,
 	Check: checkSpecBench,
@@ -23,7 +37,7 @@ var specBenchKind = Kind{
 var speedBenchKind = Kind{
 	Name:  SpeedBenchName,
 	About: "questions of SPEED-Bench: of vLLM's folder, or with --compat sglang of a file",
-	Reads: []string{"File", "Seed", "SpeedBench", "Custom.SkipChatTemplate", "DisableShuffle", "NoOversample"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, speedBenchKnobs, customKnobs[1:], orderKnobs),
 	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) { ofTool(s, checkVLLMSpeedBench, checkSGLangSpeedBench)(s, bad) },

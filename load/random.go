@@ -3,14 +3,26 @@ package load
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
+
+	"github.com/spf13/pflag"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 )
 
 // maxLen bounds a request's lengths: ten times what any model takes. A prompt is in
 // memory, 4 bytes a token, also if it is refused.
 const maxLen = 1 << 24
+
+// randomKnobs are those of what is drawn at random.
+var randomKnobs = Knobs{
+	{Name: "random-input-len", Aliases: []string{"random-input", inputLen}, Group: AskedGroup, Fields: []string{"InputLen"}, Default: "1024", Positive: true, Value: knob.Int(func(s *Spec) *int { return &s.InputLen }), Help: "prompt tokens"},
+	{Name: "random-output-len", Aliases: []string{"random-output", outputLen}, Group: AskedGroup, Fields: []string{"OutputLen"}, Default: "128", Positive: true, Value: knob.Int(func(s *Spec) *int { return &s.OutputLen }), Help: "output tokens"},
+	{Name: "random-range-ratio", Group: AskedGroup, Fields: []string{"RangeRatio", "OutputRatio"}, Value: func(s *Spec) pflag.Value { return ratio{s} }, Help: "lengths are uniform in length x (1 -+ this), with --compat sglang from length x this to length; for vLLM's draws also {\"input\": 0.2, \"output\": 0.5}"},
+	{Name: "random-prefix-len", Group: AskedGroup, Fields: []string{"PrefixLen"}, Value: knob.Int(func(s *Spec) *int { return &s.PrefixLen }), Help: "tokens that all prompts begin with, before the others"},
+}
 
 // randomKind is the load whose requests have nothing in common, as vLLM's random
 // dataset has them: lengths are uniform in [length x (1 - RangeRatio), length x
@@ -19,7 +31,7 @@ const maxLen = 1 << 24
 var randomKind = Kind{
 	Name:  Random,
 	About: "lengths, tokens and arrivals are drawn",
-	Reads: append([]string{"File", "TokenIDs", "Sharing"}, randomReads...),
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, randomKnobs, sharingKnobs),
 	Times: Arriving,
 	Check: checkRandom,
 	Open: func(s Spec) (Load, error) {
@@ -38,7 +50,7 @@ var randomKind = Kind{
 var randomIDsKind = Kind{
 	Name:  RandomIDs,
 	About: "lengths and tokens are drawn, and no tokenizer is needed",
-	Reads: append([]string{"TokenIDs"}, randomReads...),
+	Knobs: slices.Concat(Knobs{seedKnob}, randomKnobs),
 	Times: Arriving,
 	Check: checkRandom,
 	Open: func(s Spec) (Load, error) {

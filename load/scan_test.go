@@ -39,7 +39,7 @@ func TestEmpty(t *testing.T) {
 				TimedTrace: TimedTrace{ChunkSize: 5, SecMultiplier: 1}, Mooncake: Mooncake{1, 1},
 				SpecBench: Bench{OutputLen: 5}, SpeedBench: Bench{OutputLen: 5, Subset: "qualitative"}, Sonnet: Sonnet{InputLen: 5, OutputLen: 5},
 			}
-			if !s.Reads("File") {
+			if !s.Takes("dataset-path") {
 				continue
 			}
 			l, err := s.Open()

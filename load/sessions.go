@@ -18,7 +18,7 @@ import (
 var wekaKind = Kind{
 	Name:  "weka",
 	About: "agents' sessions in Weka's format: calls with the ids of their prompts' blocks, tools' times, subagents",
-	Reads: append([]string{"File", "Speed", "MaxDelay", "Seed"}, starting...),
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob, speedKnob, maxDelayKnob}, arrivalKnobs),
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)
 		s.checkStarts(bad)
@@ -45,7 +45,7 @@ var spansKind = Kind{
 	Name:  "otel",
 	About: "agents' traces: OpenTelemetry's GenAI spans, as a tree of calls with tools' times",
 	Texts: true,
-	Reads: append([]string{"File", "Speed", "MaxDelay", "Seed", "Recorded", "Untimed"}, starting...),
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob, speedKnob, untimedKnob, maxDelayKnob, recordedKnob}, arrivalKnobs),
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)
 		if s.Untimed {
@@ -66,7 +66,7 @@ var traceLabKind = Kind{
 	Name:  "tracelab",
 	About: "agents' rounds in TraceLab's format: token counts, tools' times, subagents",
 	Texts: true,
-	Reads: spansKind.Reads,
+	Knobs: spansKind.Knobs,
 	Check: spansKind.Check,
 	Open: func(s Spec) (Load, error) {
 		r, err := agents.OpenTraceLab(s.File)
@@ -90,10 +90,7 @@ func (s Spec) openHeld(r agents.Reader, n int) (Load, error) {
 	return l, nil
 }
 
-// starting are the fields that say when sessions and conversations begin.
-var starting = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp"}
-
-// checkStarts checks them.
+// checkStarts checks when sessions and conversations begin.
 func (s Spec) checkStarts(bad *config.Faults) {
 	if s.Functions.File != "" {
 		bad.Add("Functions.File", s.Functions.File, "leave it out: sessions begin at a rate")

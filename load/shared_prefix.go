@@ -3,17 +3,42 @@ package load
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 	"kvferry/load/tooldraws"
 )
 
+// sharedPrefixKnobs are those of groups of questions.
+var sharedPrefixKnobs = Knobs{
+	{Name: "gsp-num-groups", Group: AskedGroup, Fields: []string{"SharedPrefix.Groups"}, Default: "64", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.Groups }), Help: "system prompts"},
+	{Name: "gsp-prompts-per-group", Group: AskedGroup, Fields: []string{"SharedPrefix.PromptsPerGroup"}, Default: "16", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.PromptsPerGroup }), Help: "questions to each system prompt"},
+	{Name: "gsp-system-prompt-len", Group: AskedGroup, Fields: []string{"SharedPrefix.SystemPromptLen"}, Default: "2048", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.SystemPromptLen }), Help: "tokens of a system prompt"},
+	{Name: "gsp-question-len", Aliases: []string{inputLen}, Group: AskedGroup, Fields: []string{"SharedPrefix.QuestionLen"}, Default: "128", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.QuestionLen }), Help: "tokens of a question"},
+	{Name: "gsp-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"SharedPrefix.OutputLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.OutputLen }), Help: "output tokens"},
+	{Name: "gsp-range-ratio", Group: AskedGroup, Fields: []string{"SharedPrefix.RangeRatio"}, Default: "1", Value: knob.Float(func(s *Spec) *float64 { return &s.SharedPrefix.RangeRatio }), Help: "lengths are uniform from length x this to length"},
+	{Name: "gsp-num-turns", Group: AskedGroup, Fields: []string{"SharedPrefix.Turns"}, Default: "1", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.Turns }), Help: "questions of a conversation"},
+	{Name: "gsp-ordered", Group: AskedGroup, Fields: []string{"SharedPrefix.Ordered"}, Value: knob.Bool(func(s *Spec) *bool { return &s.SharedPrefix.Ordered }), Help: "group by group; shuffled otherwise"},
+	{Name: "gsp-group-distribution", Group: AskedGroup, Fields: []string{"SharedPrefix.Distribution"}, Default: "uniform", Values: words("uniform", "zipf"), Value: knob.Text(func(s *Spec) *string { return &s.SharedPrefix.Distribution }), Help: "how many requests a group has: uniform (as many each) or zipf (in proportion to 1/rank^alpha)"},
+	{Name: "gsp-zipf-alpha", Group: AskedGroup, Fields: []string{"SharedPrefix.ZipfAlpha"}, Unused: uniformGroups, Value: knob.Float(func(s *Spec) *float64 { return &s.SharedPrefix.ZipfAlpha }), Help: "alpha of zipf"},
+	{Name: "gsp-send-routing-key", Group: AskedGroup, Fields: []string{"SharedPrefix.RoutingKey"}, Value: knob.Bool(func(s *Spec) *bool { return &s.SharedPrefix.RoutingKey }), Help: "say by the header X-SMG-Routing-Key which requests have the same system prompt"},
+}
+
+// uniformGroups returns why alpha has no effect where groups are of one size.
+func uniformGroups(s *Spec) string {
+	if s.SharedPrefix.Distribution == "uniform" {
+		return "it is for --gsp-group-distribution zipf"
+	}
+	return ""
+}
+
 var sharedPrefixKind = Kind{
 	Name:  SharedPrefixName,
 	About: "groups of random questions, each group after a random system prompt",
-	Reads: []string{"Seed", "SharedPrefix", "TokenIDs", "Tokenizer"},
+	Knobs: slices.Concat(Knobs{seedKnob}, sharedPrefixKnobs),
 	Times: Arriving,
 	Check: checkSharedPrefix,
 	Open:  sglangSharedPrefix,
@@ -29,6 +54,8 @@ type SharedPrefix struct {
 	RangeRatio      float64 // lengths are uniform from length x this to length
 	Turns           int     // questions of a conversation; 1 is a request alone
 	Ordered         bool    // group by group; shuffled otherwise
+	// Distribution is "uniform" or "zipf", which needs ZipfAlpha; if it is empty, ZipfAlpha says which.
+	Distribution string
 	// ZipfAlpha draws the group of each request with a probability of 1/rank^alpha; at 0
 	// every group has as many.
 	ZipfAlpha float64
@@ -170,6 +197,13 @@ func checkSharedPrefix(s Spec, bad *config.Faults) {
 	config.Between(bad, "SharedPrefix.OutputLen", o.OutputLen, 1, maxLen)
 	config.Between(bad, "SharedPrefix.Turns", o.Turns, 1, 1<<16)
 	checkSGLangRatio(bad, "SharedPrefix.RangeRatio", o.RangeRatio)
+	switch o.Distribution {
+	case "", "uniform":
+	case "zipf":
+		bad.Refuse(!(o.ZipfAlpha > 0), "SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0 with --gsp-group-distribution zipf")
+	default:
+		bad.Add("SharedPrefix.Distribution", o.Distribution, "use uniform or zipf")
+	}
 	bad.Refuse(!(o.ZipfAlpha >= 0) || math.IsInf(o.ZipfAlpha, 1), "SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0, or 0 for as many of each group")
 	if s.TokenIDs && o.Turns > 1 && s.Tokenizer != nil {
 		bad.Add("TokenIDs", true, "a conversation of several turns is text: leave --tokenize-prompt out, or use one turn")

@@ -2,14 +2,22 @@ package load
 
 import (
 	"fmt"
+	"slices"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 )
+
+// shareGPTKnobs are those of conversations of which the first question is asked.
+var shareGPTKnobs = Knobs{
+	{Name: "sharegpt-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"ShareGPT.OutputLen"}, Value: knob.Int(func(s *Spec) *int { return &s.ShareGPT.OutputLen }), Help: "tokens wanted of each answer (default: as many as the file's has)"},
+	{Name: "sharegpt-context-len", Group: AskedGroup, Fields: []string{"ShareGPT.ContextLen"}, Value: knob.Int(func(s *Spec) *int { return &s.ShareGPT.ContextLen }), Help: "leave out what is longer, prompt and answer together (SGLang)"},
+}
 
 var shareGPTKind = Kind{
 	Name:  ShareGPTName,
 	About: "first questions of the conversations in a file (ShareGPT's JSON)",
-	Reads: []string{"File", "Seed", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, shareGPTKnobs, orderKnobs, dressKnobs),
 	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) { ofTool(s, checkVLLMConversations, checkSGLangConversations)(s, bad) },

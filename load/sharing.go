@@ -2,8 +2,16 @@ package load
 
 import (
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 )
+
+// sharingKnobs are those of prompts that begin alike.
+var sharingKnobs = Knobs{
+	{Name: "prefix-hit-rate", Group: AskedGroup, Fields: []string{"Sharing.HitRate"}, Value: knob.Float(func(s *Spec) *float64 { return &s.Sharing.HitRate }), Help: "have random prompts begin alike, so that this share of their tokens can come from a prefix cache"},
+	{Name: "prefix-block-size", Group: AskedGroup, Fields: []string{"Sharing.BlockSize"}, Default: "16", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.BlockSize }), Help: "tokens of a block of that cache"},
+	{Name: "prefix-groups", Group: AskedGroup, Fields: []string{"Sharing.Groups"}, Default: "1", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.Groups }), Help: "how many beginnings there are, which prompts take in turn"},
+}
 
 // Sharing has prompts that are drawn begin alike, so that a wanted share of all their tokens
 // can come from a cache of prefixes.

@@ -3,15 +3,25 @@ package load
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 )
+
+// sonnetKnobs are those of lines of a poem.
+var sonnetKnobs = Knobs{
+	{Name: "sonnet-input-len", Aliases: []string{inputLen}, Group: AskedGroup, Fields: []string{"Sonnet.InputLen"}, Default: "550", Value: knob.Int(func(s *Spec) *int { return &s.Sonnet.InputLen }), Help: "tokens of a prompt, about"},
+	{Name: "sonnet-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"Sonnet.OutputLen"}, Default: "150", Value: knob.Int(func(s *Spec) *int { return &s.Sonnet.OutputLen }), Help: "output tokens"},
+	{Name: "sonnet-prefix-len", Group: AskedGroup, Fields: []string{"Sonnet.PrefixLen"}, Default: "200", Value: knob.Int(func(s *Spec) *int { return &s.Sonnet.PrefixLen }), Help: "tokens that all prompts begin with, about"},
+	{Name: "sonnet-legacy", Group: AskedGroup, Fields: []string{"Sonnet.Legacy"}, Value: knob.Bool(func(s *Spec) *bool { return &s.Sonnet.Legacy }), Help: "as vLLM's client of 2024: prompts may be longer"},
+}
 
 var sonnetKind = Kind{
 	Name:  SonnetName,
 	About: "lines of a poem, the first ones in every prompt",
-	Reads: []string{"File", "Seed", "Sonnet", "Chat", "Tokenizer"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob}, sonnetKnobs),
 	Texts: true,
 	Times: Arriving,
 	Check: checkSonnet,

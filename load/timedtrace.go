@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/internal/config"
+	"kvferry/internal/knob"
 	"kvferry/kvcache"
 	"kvferry/load/records"
 	"kvferry/load/tooldraws"
@@ -29,11 +30,21 @@ type TimedTrace struct {
 	Timestamp, InputLength, OutputLength, HashIDs string
 }
 
+// timedTraceKnobs are those of vLLM's traces.
+var timedTraceKnobs = Knobs{
+	{Name: "timed-trace-chunk-hash-size", Group: AskedGroup, Fields: []string{"TimedTrace.ChunkSize"}, Default: "16", Value: knob.Int(func(s *Spec) *int { return &s.TimedTrace.ChunkSize }), Help: "tokens that a hash id stands for; 512 in Mooncake's traces"},
+	{Name: "timed-trace-sec-multiplier", Group: AskedGroup, Fields: []string{"TimedTrace.SecMultiplier"}, Default: "1", Value: knob.Float(func(s *Spec) *float64 { return &s.TimedTrace.SecMultiplier }), Help: "makes seconds of a timestamp; 0.001 in Mooncake's traces"},
+	{Name: "timed-trace-label-timestamp", Group: AskedGroup, Fields: []string{"TimedTrace.Timestamp"}, Value: knob.Text(func(s *Spec) *string { return &s.TimedTrace.Timestamp }), Help: "the trace's field that says when a request comes (default timestamp)"},
+	{Name: "timed-trace-label-input-length", Group: AskedGroup, Fields: []string{"TimedTrace.InputLength"}, Value: knob.Text(func(s *Spec) *string { return &s.TimedTrace.InputLength }), Help: "the trace's field with the tokens of a prompt (default input_length)"},
+	{Name: "timed-trace-label-output-length", Group: AskedGroup, Fields: []string{"TimedTrace.OutputLength"}, Value: knob.Text(func(s *Spec) *string { return &s.TimedTrace.OutputLength }), Help: "the trace's field with the tokens of an answer (default output_length)"},
+	{Name: "timed-trace-label-hash-ids", Group: AskedGroup, Fields: []string{"TimedTrace.HashIDs"}, Value: knob.Text(func(s *Spec) *string { return &s.TimedTrace.HashIDs }), Help: "the trace's field with the ids of a prompt's parts (default hash_ids)"},
+}
+
 // timedTraceKind is a trace of requests at times, with the ids of their blocks or without.
 var timedTraceKind = Kind{
 	Name:  "timed_trace",
 	About: "the requests of a trace as vLLM reads it: times in seconds, ids of blocks of any size",
-	Reads: []string{"File", "Speed", "TimedTrace", "Seed"},
+	Knobs: slices.Concat(Knobs{fileKnob, seedKnob, speedKnob}, timedTraceKnobs),
 	Times: Recorded,
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)

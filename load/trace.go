@@ -19,7 +19,7 @@ import (
 var traceKind = Kind{
 	Name:  Traced,
 	About: "the requests of a trace in Mooncake's format",
-	Reads: []string{"File", "Speed"},
+	Knobs: Knobs{fileKnob, speedKnob},
 	Times: Recorded,
 	Check: checkTrace,
 	Open: func(s Spec) (Load, error) {

@@ -97,7 +97,7 @@ func (c *Config) Validate() error {
 		if len(c.Setup.Goodput) == 0 {
 			bad.Check("Goodput", fmt.Errorf("it says what is kept or missed: name bounds, such as ttft:2000 tpot:50"))
 		}
-		if c.Search.Quantity == Rate && (!spec.Reads("Rate") || spec.Reads("Speed") && !spec.Untimed) {
+		if c.Search.Quantity == Rate && (!spec.Takes("request-rate") || spec.Takes("speed") && !spec.Untimed) {
 			bad.Check("Search", errOwnTimes)
 		}
 		if len(c.Targets) > 1 {

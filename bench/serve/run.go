@@ -221,7 +221,7 @@ func (x *run) setup(f *Facts, spec *load.Spec) report.Setup {
 	s.NumPrompts, s.Seed, s.Dataset, s.DatasetPath = spec.Requests, spec.Seed, spec.Kind, spec.File
 	s.RequestRate, s.Burstiness, s.MaxConcurrency = spec.Rate, spec.Burstiness, spec.InFlight
 	s.InputLen, s.OutputLen, s.RangeRatio, s.ShareGPTOutputLen = spec.InputLen, spec.OutputLen, spec.RangeRatio, spec.ShareGPT.OutputLen
-	s.TraceTimestamps = spec.Reads("Speed") && !spec.Untimed
+	s.TraceTimestamps = spec.Takes("speed") && !spec.Untimed
 	if ramp := spec.RampUp; ramp.Strategy != "" {
 		s.RampUp = &report.RampUp{Strategy: ramp.Strategy, Start: int(ramp.Start), End: int(ramp.End)}
 	}

@@ -10,7 +10,6 @@ import (
 	"kvferry/engine"
 	"kvferry/kvcache"
 	"kvferry/load"
-	"kvferry/load/functions"
 )
 
 // A Trace is what a run with LoRA adapters was: lora_bench_multi.py with calls of Azure's functions
@@ -18,7 +17,7 @@ import (
 // both are rebuilt from what it counts.
 //
 // Each adapter's gaps are exponential and drawn from the same seed, whatever the adapter's rate
-// (see [functions.Trace]). So the requests that each adapter got tell the rates: Shares are those
+// (see [load.Functions]). So the requests that each adapter got tell the rates: Shares are those
 // that give the counts of both lengths of run.
 //
 // Lengths are quantiles of a log-normal distribution, in an order that is drawn. Its median, its
@@ -45,8 +44,8 @@ var (
 const orderSeed = 50
 
 // arrivals are the calls of the trace in file, or if that is empty the rebuilt ones.
-func (t *Trace) arrivals(file string) functions.Trace {
-	return functions.Trace{File: file, Shares: t.Shares, Start: "0.0.0", End: "0.0.60", Interval: time.Hour, Rate: 4, CV: 1, Stride: 1}
+func (t *Trace) arrivals(file string) load.Functions {
+	return load.Functions{File: file, Shares: t.Shares, Start: "0.0.0", End: "0.0.60", Interval: time.Hour, Rate: 4, CV: 1, Stride: 1}
 }
 
 // servers is how many there are.

@@ -181,7 +181,7 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 	}
 	r.GoodputGPU = r.Goodput / float64(r.Cluster.Nodes()*r.Cluster.NodeGPUs)
 	r.Roles = roles(st.Nodes, duration, r.Cluster.NIC().BytesPerSecond*float64(max(s.NICs, 1)), float64(r.Cluster.Costs.KVGeometry.BlockBytes())/1e9)
-	if s.Load.InFlight == 0 && !s.Load.Reads("MaxDelay") { // requests come when they come
+	if s.Load.InFlight == 0 && !s.Load.Takes("max-delay") { // requests come when they come
 		r.Overload = sum.Growth.overload(st.Duration, r.Roles)
 	}
 	return r
@@ -196,10 +196,10 @@ func (s *Simulation) loadRecord() LoadRecord {
 	if l.Kind != load.Random {
 		r.Kind = l.Kind
 	}
-	if l.Reads("Rate") {
+	if l.Takes("request-rate") {
 		r.Rate, r.Burstiness = l.Rate, l.Burstiness
 	}
-	if l.Reads("InputLen") {
+	if l.Takes("random-input-len") {
 		r.InputLen, r.OutputLen, r.RangeRatio, r.PrefixLen = l.InputLen, l.OutputLen, l.RangeRatio, l.PrefixLen
 	}
 	if math.IsInf(r.Rate, 1) {

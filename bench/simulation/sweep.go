@@ -93,14 +93,14 @@ func (p SweepParam) set(s *Simulation, v string) error {
 		return errors.Join(knobs.Set(&s.Spec, "prefill", prefill), knobs.Set(&s.Spec, "decode", decode))
 	case sweepRate:
 		switch {
-		case s.Load.Reads("Speed"):
+		case s.Load.Takes("speed"):
 			return errors.New("a trace has its own arrivals: sweep speed")
-		case !s.Load.Reads("Rate"):
+		case !s.Load.Takes("request-rate"):
 			return fmt.Errorf("%s has its own arrivals: sweep something else", s.Load.Kind)
 		}
 		return setNumber(&s.Load.Rate, v)
 	case sweepSpeed:
-		if !s.Load.Reads("Speed") {
+		if !s.Load.Takes("speed") {
 			return errors.New("only a trace has a speed: sweep rate")
 		}
 		return setNumber(&s.Load.Speed, v)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -124,11 +123,6 @@ func (f *benchFlags) groups() []knob.Group {
 		}),
 		group("server", "Which server", f.server.register, f.tools.register),
 		group("sampling", "Sampling", f.server.sampling.register),
-		group("datasets", "What is asked", f.load.register, func(fs *pflag.FlagSet) {
-			setDefault(fs, "request-rate", "inf")
-			fs.IntVar(&f.warmups, "num-warmups", 0, "requests before the load that are not counted, copies of its first")
-			alias(fs, "warmup-requests", "num-warmups")
-		}),
 		group("search", "A search for the highest rate", f.search.register),
 		group("results", "Results", f.results.register, func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.out, "out", "", outHelp)
@@ -140,10 +134,21 @@ func (f *benchFlags) groups() []knob.Group {
 			fs.StringVar(&f.clock, "clock", "real", "real starts a cluster and measures; virtual computes; both sets the two side by side")
 		}),
 	}
-	datasets := slices.IndexFunc(groups, func(g knob.Group) bool { return g.Topic == "datasets" })
-	arrivals := part(&groups[datasets], "arrivals", "When it is asked", "num-prompts", "request-rate", "burstiness", "arrival-mode", "ramp-up-", "duration", "max-concurrency", "speed", "untimed", "num-warmups")
-	adapters := part(&groups[datasets], "lora", "LoRA adapters", "lora-")
-	groups = slices.Insert(groups, datasets+1, arrivals, adapters)
+	asked := f.load.groups()
+	for i := range asked {
+		switch g := &asked[i]; g.Title {
+		case load.AskedGroup:
+			g.Topic = "datasets"
+		case load.AdaptersGroup:
+			g.Topic = "lora"
+		case load.ArrivalsGroup:
+			g.Topic = "arrivals"
+			setDefault(g.Flags, "request-rate", "inf")
+			g.Flags.IntVar(&f.warmups, "num-warmups", 0, "requests before the load that are not counted, copies of its first")
+			alias(g.Flags, "warmup-requests", "num-warmups")
+		}
+	}
+	groups = slices.Insert(groups, 3, asked...) // behind the server and sampling
 	for _, g := range clusterKnobs.Flags(&f.cluster.Spec, cluster.Bench) {
 		g.Topic = "cluster"
 		groups = append(groups, g)
@@ -151,27 +156,6 @@ func (f *benchFlags) groups() []knob.Group {
 	first(groups, "base-url", "backend", "model", "tokenizer", "api-key", "dataset-name", "dataset-path", "input-len", "output-len", "num-prompts", "request-rate", "max-concurrency", "duration",
 		"trace", "speed", "seed", "num-warmups", "goodput", "find-rate", "compat", "request-timeout", "ready-check-timeout-sec", "out", "clock")
 	return groups
-}
-
-// part takes flags out of a group, into one of their own: those of names, or that begin with one
-// that ends in "-".
-func part(from *knob.Group, topic, title string, names ...string) knob.Group {
-	rest := pflag.NewFlagSet(from.Title, pflag.ContinueOnError)
-	taken := knob.Group{Topic: topic, Title: title, Flags: pflag.NewFlagSet(title, pflag.ContinueOnError)}
-	for _, fs := range []*pflag.FlagSet{from.Flags, rest, taken.Flags} {
-		fs.SortFlags = false
-	}
-	from.Flags.VisitAll(func(f *pflag.Flag) {
-		if slices.ContainsFunc(names, func(name string) bool {
-			return f.Name == name || strings.HasSuffix(name, "-") && strings.HasPrefix(f.Name, name)
-		}) {
-			taken.Flags.AddFlag(f)
-		} else {
-			rest.AddFlag(f)
-		}
-	})
-	from.Flags = rest
-	return taken
 }
 
 // first has the short help list these flags, and no others.

@@ -46,7 +46,7 @@ func (f *toolFlags) settle(s *benchFlags, changed func(string) bool, bad *config
 	case !f.selfTimed:
 	case l.Untimed:
 		bad.Check("--self-timed", errors.New("--untimed says the contrary: leave one out"))
-	case !l.Reads("Untimed"):
+	case !l.Takes("untimed"):
 		bad.Check("--self-timed", errors.New("the load has no times of its own: name a trace, or use --request-rate"))
 	}
 }

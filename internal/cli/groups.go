@@ -59,7 +59,11 @@ func AddGroups(cmd *cobra.Command, short bool, groups ...knob.Group) {
 			fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
 		}
 		fmt.Fprint(w, "\nFlags:\n")
-		printGroups(w, groups, first)
+		if dataset := c.Flags().Lookup("dataset-name"); dataset != nil && dataset.Changed {
+			printGroups(w, ofDataset(groups, dataset.Value.String()), first)
+		} else {
+			printGroups(w, groups, first)
+		}
 		rest := pflag.NewFlagSet("", pflag.ContinueOnError)
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if !slices.ContainsFunc(groups, func(g knob.Group) bool { return g.Flags.Lookup(f.Name) != nil }) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,24 +69,27 @@ line; 130 interrupted (the points that had ended are kept).`,
 			return config.Named(simulation.Run(cmd.Context(), cfg), simNames)
 		},
 	}
-	f.register(cmd.Flags())
+	AddGroups(cmd, false, f.groups()...)
 	return cmd
 }
 
-// register adds the flags, in the order in which help lists them.
-func (f *simFlags) register(fs *pflag.FlagSet) {
-	addKnobs(fs, cluster.Knobs.For(cluster.Sim), &f.cluster.Spec, cluster.Sim)
-	fs.VisitAll(func(of *pflag.Flag) { // what one needs may be swept
-		if needs := of.Annotations[knob.Needs]; len(needs) > 0 {
-			of.Annotations[knob.Needs] = append(needs, "sweep")
-		}
-	})
-	f.load.register(fs)
+// groups returns the flags, in the order in which help lists them.
+func (f *simFlags) groups() []knob.Group {
+	groups := cluster.Knobs.For(cluster.Sim).Flags(&f.cluster.Spec, cluster.Sim)
+	for _, g := range groups {
+		g.Flags.VisitAll(func(of *pflag.Flag) { // what one needs may be swept
+			if needs := of.Annotations[knob.Needs]; len(needs) > 0 {
+				of.Annotations[knob.Needs] = append(needs, "sweep")
+			}
+		})
+	}
+	fs := pflag.NewFlagSet("sweep", pflag.ContinueOnError)
 	fs.StringArrayVar(&f.goodput, "goodput", []string{"ttft:2000,tpot:50"}, "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
 	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
+	return slices.Concat(groups, f.load.groups(), []knob.Group{{Title: "Sweeps and results", Flags: fs}})
 }
 
 // simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that

@@ -21,6 +21,9 @@ import (
 func values(command string) map[string][]string {
 	all := map[string][]string{}
 	knobWords(all, cluster.Knobs)
+	if command == "bench" || command == "sim" {
+		knobWords(all, load.AllKnobs())
+	}
 	switch command {
 	case "reproduce mooncake":
 		all["rows"] = []string{"all"}
@@ -32,7 +35,6 @@ func values(command string) map[string][]string {
 		}
 		all["clock"] = []string{"real", "virtual", "both"}
 	case "bench":
-		all["dataset-name"] = load.Names()
 		all["clock"] = []string{"real", "virtual", "both"}
 		all["compat"] = []string{load.CompatVLLM, load.CompatSGLang, compatNone}
 		all["backend"] = client.BackendNames()
@@ -43,7 +45,6 @@ func values(command string) map[string][]string {
 			all["steady-state"] = append(all["steady-state"], string(m))
 		}
 	case "sim":
-		all["dataset-name"] = load.Names()
 		for _, example := range simulation.SweepExamples() {
 			name, _, _ := strings.Cut(example, "=")
 			all["sweep"] = append(all["sweep"], name+"=")
