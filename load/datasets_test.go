@@ -18,13 +18,12 @@ func sample(name string) string { return filepath.Join("testdata/datasets", name
 // ofKind is a load of each kind that reads more than random's fields, and what it may be.
 func ofKind(t *testing.T, kind string) (load.Spec, loadtest.Bounds) {
 	t.Helper()
-	s := load.Spec{
-		Kind: kind, Requests: requests, Rate: 100, Burstiness: 1, InputLen: 400, OutputLen: 20, RangeRatio: 0.5, PrefixLen: 32, Seed: 7, Vocab: vocab, Speed: 2,
-		Sonnet:           load.Sonnet{InputLen: 300, OutputLen: 30, PrefixLen: 100},
-		PrefixRepetition: load.PrefixRepetition{PrefixLen: 100, SuffixLen: 30, Prefixes: 10, OutputLen: 30},
-		SharedPrefix:     load.SharedPrefix{Groups: 20, PromptsPerGroup: 50, SystemPromptLen: 200, QuestionLen: 20, OutputLen: 30, RangeRatio: 0.5, Turns: 1},
-		SpecBench:        load.Bench{OutputLen: 30}, SpeedBench: load.Bench{OutputLen: 30, Subset: "throughput_1k"},
-	}
+	s := load.New()
+	s.Kind, s.Requests, s.Rate, s.InputLen, s.OutputLen, s.RangeRatio, s.PrefixLen, s.Seed, s.Vocab, s.Speed = kind, requests, 100, 400, 20, 0.5, 32, 7, vocab, 2
+	s.Sonnet = load.Sonnet{InputLen: 300, OutputLen: 30, PrefixLen: 100}
+	s.PrefixRepetition = load.PrefixRepetition{PrefixLen: 100, SuffixLen: 30, Prefixes: 10, OutputLen: 30}
+	s.SharedPrefix = load.SharedPrefix{Groups: 20, PromptsPerGroup: 50, SystemPromptLen: 200, QuestionLen: 20, OutputLen: 30, RangeRatio: 0.5, Turns: 1}
+	s.Custom.OutputLen, s.SpecBench.OutputLen, s.SpeedBench = 0, 30, load.Bench{OutputLen: 30, Subset: "throughput_1k"}
 	b := loadtest.Bounds{Requests: requests, Prompt: 1200, MaxTokens: 30, Vocab: vocab}
 	switch kind {
 	case load.Traced:

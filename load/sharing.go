@@ -9,8 +9,8 @@ import (
 // sharingKnobs are those of prompts that begin alike.
 var sharingKnobs = Knobs{
 	{Name: "prefix-hit-rate", Group: AskedGroup, Fields: []string{"Sharing.HitRate"}, Value: knob.Float(func(s *Spec) *float64 { return &s.Sharing.HitRate }), Help: "have random prompts begin alike, so that this share of their tokens can come from a prefix cache"},
-	{Name: "prefix-block-size", Group: AskedGroup, Fields: []string{"Sharing.BlockSize"}, Default: "16", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.BlockSize }), Help: "tokens of a block of that cache"},
-	{Name: "prefix-groups", Group: AskedGroup, Fields: []string{"Sharing.Groups"}, Default: "1", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.Groups }), Help: "how many beginnings there are, which prompts take in turn"},
+	{Name: "prefix-block-size", Group: AskedGroup, Fields: []string{"Sharing.BlockSize"}, Default: "16", Needs: "prefix-hit-rate", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.BlockSize }), Help: "tokens of a block of that cache"},
+	{Name: "prefix-groups", Group: AskedGroup, Fields: []string{"Sharing.Groups"}, Default: "1", Needs: "prefix-hit-rate", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.Groups }), Help: "how many beginnings there are, which prompts take in turn"},
 }
 
 // Sharing has prompts that are drawn begin alike, so that a wanted share of all their tokens
@@ -32,7 +32,7 @@ func (h Sharing) check(s Spec, bad *config.Faults) {
 	bad.Refuse(!(h.HitRate >= 0 && h.HitRate < 1), "Sharing.HitRate", h.HitRate, "use 0 to below 1")
 	config.Between(bad, "Sharing.BlockSize", h.BlockSize, 1, 1<<16)
 	config.Between(bad, "Sharing.Groups", h.Groups, 1, 1<<16)
-	bad.Refuse(s.PrefixLen > 0, "PrefixLen", s.PrefixLen, "leave it out: how much prompts share follows from the hit rate")
+	bad.Refuse(s.PrefixLen > 0 && h.HitRate != 0, "PrefixLen", s.PrefixLen, "leave it out: how much prompts share follows from the hit rate")
 	if h.BlockSize > 0 && s.InputLen > 0 {
 		// At least one token of a prompt is always computed: its answer begins with it.
 		if most := float64((s.InputLen-1)/h.BlockSize*h.BlockSize) / float64(s.InputLen); h.HitRate > most && h.HitRate < 1 {

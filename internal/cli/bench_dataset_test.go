@@ -30,3 +30,15 @@ func TestDatasetHelp(t *testing.T) {
 		t.Errorf("of a dataset that there is not:\n%s", stdout)
 	}
 }
+
+// TestPrefixLen: prompts may begin with the same tokens without a wanted hit rate, whose options alone are refused.
+func TestPrefixLen(t *testing.T) {
+	code, _, stderr := command(t.Context(), "sim", "--num-prompts", "3", "--random-prefix-len", "5", "--out", t.TempDir())
+	if code != 0 {
+		t.Errorf("exit %d:\n%s", code, stderr)
+	}
+	code, _, stderr = command(t.Context(), "sim", "--num-prompts", "3", "--prefix-groups", "5", "--out", t.TempDir())
+	if code != ExitUsage || !strings.Contains(stderr, "--prefix-groups: it is for --prefix-hit-rate: give both, or leave it out") {
+		t.Errorf("exit %d:\n%s", code, stderr)
+	}
+}
