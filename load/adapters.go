@@ -123,28 +123,15 @@ func weighted(seed uint64, weights []float64) chooser {
 	}
 }
 
-// adapted are requests with adapters.
-type adapted struct {
-	Source
-	chosen chooser
-	from   *Generators
-	names  []string
-	follow following
+// assign puts adapters on a source's requests. The source goes first: it has drawn what the tool's data set and arrivals
+// draw before the adapter of this request.
+func (a Adapters) assign(s Spec, source Source, from *Generators) Source {
+	chosen, follow := a.chooser(s), following{}
+	return edit(source, func(r *Request) (bool, error) {
+		r.Adapter = a.Names[follow.next(r, func() int { return chosen(from) })]
+		return true, nil
+	})
 }
-
-func (a *adapted) Next() (Request, bool, error) {
-	r, ok, err := a.Source.Next()
-	if !ok || err != nil {
-		return r, ok, err
-	}
-	// The source goes first. It has drawn what the tool's data set and arrivals draw before the
-	// adapter of this request.
-	r.Adapter = a.names[a.follow.next(&r, func() int { return a.chosen(a.from) })]
-	return r, true, nil
-}
-
-// Close closes the source.
-func (a *adapted) Close() error { return Close(a.Source) }
 
 // following remembers what was chosen for a request, 2 bytes each, for those that follow it.
 type following []uint16

@@ -166,19 +166,20 @@ func (s Spec) arrange(k Kind, l Load) (Load, error) {
 		l = paced
 	}
 	if len(s.Adapters.Names) > 0 && s.Functions.File == "" {
-		l.Source = &adapted{Source: l.Source, chosen: s.Adapters.chooser(s), from: l.Generators, names: s.Adapters.Names}
+		l.Source = s.Adapters.assign(s, l.Source, l.Generators)
 	}
 	if s.EOS != "" {
-		l.Source = &ending{Source: l.Source, mayStop: s.EOS == HeedEOS}
+		l.Source = edit(l.Source, func(r *Request) (bool, error) { r.MayStop = s.EOS == HeedEOS; return true, nil })
 	}
 	if s.IDPrefix != "" {
-		l.Source = &named{Source: l.Source, prefix: s.IDPrefix}
+		n := 0
+		l.Source = edit(l.Source, func(r *Request) (bool, error) { r.ID = s.IDPrefix + strconv.Itoa(n); n++; return true, nil })
 	}
 	if s.Workers.Count > 1 {
 		l.Source = s.Workers.assign(s, l.Source)
 	}
 	if s.Duration > 0 {
-		l.Source, l.Until = &until{Source: l.Source, end: s.Duration}, s.Duration
+		l.Source, l.Until = until(l.Source, s.Duration), s.Duration
 		l.End = min(l.End, s.Duration)
 	}
 	return l, nil
@@ -249,40 +250,9 @@ func (s Spec) count(k Kind, l Load) (n int, err error) {
 
 // until ends a source with the requests that are due at a time. What follows others has no
 // time yet: Load.Until is for it.
-type until struct {
-	Source
-	end  time.Duration
-	over bool
+func until(s Source, end time.Duration) Source {
+	return edit(s, func(r *Request) (bool, error) { return len(r.After) > 0 || r.At < end, nil })
 }
-
-func (u *until) Next() (Request, bool, error) {
-	if u.over {
-		return Request{}, false, nil
-	}
-	r, ok, err := u.Source.Next()
-	if u.over = ok && len(r.After) == 0 && r.At >= u.end; u.over {
-		return Request{}, false, nil
-	}
-	return r, ok, err
-}
-
-// Close closes the source.
-func (u *until) Close() error { return Close(u.Source) }
-
-// ending says of all requests whether their answers may end early.
-type ending struct {
-	Source
-	mayStop bool
-}
-
-func (e *ending) Next() (Request, bool, error) {
-	r, ok, err := e.Source.Next()
-	r.MayStop = ok && err == nil && e.mayStop
-	return r, ok, err
-}
-
-// Close closes the source.
-func (e *ending) Close() error { return Close(e.Source) }
 
 // peeked is a source whose first request has been taken, to see whether there is one.
 type peeked struct {
@@ -301,22 +271,3 @@ func (p *peeked) Next() (Request, bool, error) {
 
 // Close closes the source.
 func (p *peeked) Close() error { return Close(p.Source) }
-
-// named gives requests IDs.
-type named struct {
-	Source
-	prefix string
-	n      int
-}
-
-func (d *named) Next() (Request, bool, error) {
-	r, ok, err := d.Source.Next()
-	if ok && err == nil {
-		r.ID = d.prefix + strconv.Itoa(d.n)
-		d.n++
-	}
-	return r, ok, err
-}
-
-// Close closes the source.
-func (d *named) Close() error { return Close(d.Source) }

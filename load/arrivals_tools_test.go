@@ -302,8 +302,7 @@ func TestDuration(t *testing.T) {
 		t.Error("a load without an end was taken")
 	}
 	turns := List{{At: 0}, {After: []int{0}}, {At: time.Minute}, {After: []int{0}}}
-	u := &until{Source: &turns, end: time.Second}
-	if all, err := Collect(u); len(all) != 2 || err != nil {
+	if all, err := Collect(until(&turns, time.Second)); len(all) != 2 || err != nil {
 		t.Errorf("%d requests, %v", len(all), err)
 	}
 	legacy := spec(10, Spec{Compat: CompatSGLang, Rate: 1, Duration: 2 * time.Second})

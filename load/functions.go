@@ -291,38 +291,19 @@ func (s Spec) replay(k Kind, l Load) (Load, error) {
 	if err != nil {
 		return Load{}, err
 	}
-	l.Source = &replayed{Source: l.Source, names: s.Adapters.Names, calls: calls}
+	came := 0
+	l.Source = edit(l.Source, func(r *Request) (bool, error) {
+		if len(r.After) > 0 {
+			return true, nil
+		}
+		at, adapter, err := calls.Next()
+		if err != nil {
+			return false, err
+		}
+		came++
+		r.Adapter = s.Adapters.Names[adapter]
+		r.At, err = due(came, at)
+		return true, err
+	})
 	return l, nil
 }
-
-// replayed are requests at the times of calls.
-type replayed struct {
-	Source
-	names []string
-	calls *Calls
-	n     int   // requests so far
-	err   error // the first
-}
-
-func (p *replayed) Next() (Request, bool, error) {
-	if p.err != nil {
-		return Request{}, false, p.err
-	}
-	r, ok, err := p.Source.Next()
-	if ok && err == nil && len(r.After) == 0 {
-		var at float64
-		var adapter int
-		if at, adapter, err = p.calls.Next(); err == nil {
-			p.n++
-			r.Adapter = p.names[adapter]
-			r.At, err = due(p.n, at)
-		}
-	}
-	if p.err = err; err != nil {
-		return Request{}, false, err
-	}
-	return r, ok, nil
-}
-
-// Close closes the source.
-func (p *replayed) Close() error { return Close(p.Source) }

@@ -103,6 +103,36 @@ type Load struct {
 	rng *rand.Rand // of draws of our own, which arrivals of our own share; nil for another
 }
 
+// edit returns the requests of a source after change, which ends them by returning false or an error.
+func edit(s Source, change func(r *Request) (more bool, err error)) Source {
+	return &edited{Source: s, change: change}
+}
+
+type edited struct {
+	Source
+	change func(r *Request) (bool, error)
+	over   bool
+	err    error // the first
+}
+
+func (e *edited) Next() (Request, bool, error) {
+	if e.over {
+		return Request{}, false, e.err
+	}
+	r, ok, err := e.Source.Next()
+	if ok && err == nil {
+		ok, err = e.change(&r)
+	}
+	if !ok || err != nil {
+		e.over, e.err = true, err
+		return Request{}, false, err
+	}
+	return r, true, nil
+}
+
+// Close closes the source.
+func (e *edited) Close() error { return Close(e.Source) }
+
 // Close releases what the source holds. No Next may follow.
 func (l Load) Close() error { return Close(l.Source) }
 

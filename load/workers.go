@@ -39,34 +39,17 @@ func (w Workers) check(bad *config.Faults) {
 
 // assign puts workers on a source's requests.
 func (w Workers) assign(s Spec, source Source) Source {
-	a := &assigned{Source: source}
+	next, follow := -1, following{}
+	choose := func(*Request) int { next = (next + 1) % w.Count; return next }
 	switch w.Choice {
 	case WorkerAdapter:
-		a.choose = func(r *Request) int { return max(slices.Index(s.Adapters.Names, r.Adapter), 0) % w.Count }
+		choose = func(r *Request) int { return max(slices.Index(s.Adapters.Names, r.Adapter), 0) % w.Count }
 	case WorkerRandom:
 		rng := rand.New(rand.NewPCG(s.Seed, 0x6b7666776f726b0a))
-		a.choose = func(*Request) int { return rng.IntN(w.Count) }
-	default:
-		next := -1
-		a.choose = func(*Request) int { next = (next + 1) % w.Count; return next }
+		choose = func(*Request) int { return rng.IntN(w.Count) }
 	}
-	return a
+	return edit(source, func(r *Request) (bool, error) {
+		r.Worker = follow.next(r, func() int { return choose(r) })
+		return true, nil
+	})
 }
-
-// assigned are requests with workers.
-type assigned struct {
-	Source
-	choose func(*Request) int
-	follow following
-}
-
-func (a *assigned) Next() (Request, bool, error) {
-	r, ok, err := a.Source.Next()
-	if ok && err == nil {
-		r.Worker = a.follow.next(&r, func() int { return a.choose(&r) })
-	}
-	return r, ok, err
-}
-
-// Close closes the source.
-func (a *assigned) Close() error { return Close(a.Source) }
