@@ -73,8 +73,7 @@
 //	load/dispatch                        which request of a load goes out when
 //	load/loadtest                        what every source of requests must do
 //	load/tooldraws                       Python's and numpy's random numbers, as vLLM's and SGLang's clients draw them
-//	load/agents                          recorded runs of agents: which call follows which, and when
-//	load/records                         files of JSON and CSV, a record at a time
+//	load/trace                           files of loads: records of JSON and CSV, and runs of agents
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	bindings/capi                        the transfer engine for other languages: handles, codes, completions

@@ -5,8 +5,8 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/records"
 	"kvferry/load/tooldraws"
+	"kvferry/load/trace"
 )
 
 var burstGPTKind = Kind{
@@ -28,12 +28,12 @@ type burstRow struct{ prompt, output, line int32 }
 // answer, drawn without replacement if there are enough, and tokens that count up from the
 // request's number. The trace's times are not read. A row in memory takes 12 bytes.
 func vllmBurstGPT(s Spec) (Load, error) {
-	f, err := records.Open(s.File)
+	f, err := trace.Open(s.File)
 	if err != nil {
 		return Load{}, err
 	}
 	defer f.Close()
-	rows, err := readBurstGPT(records.NewCSV(s.File, f, burstColumns...))
+	rows, err := readBurstGPT(trace.NewCSV(s.File, f, burstColumns...))
 	if err != nil {
 		return Load{}, err
 	}
@@ -57,7 +57,7 @@ func vllmBurstGPT(s Spec) (Load, error) {
 	}
 	for _, r := range b.rows {
 		if r.prompt < 1 {
-			return Load{}, records.Fault(s.File, int(r.line), fmt.Errorf("%s: %d: a prompt has 1 or more", burstColumns[1], r.prompt))
+			return Load{}, trace.Fault(s.File, int(r.line), fmt.Errorf("%s: %d: a prompt has 1 or more", burstColumns[1], r.prompt))
 		}
 	}
 	return l, nil
@@ -65,7 +65,7 @@ func vllmBurstGPT(s Spec) (Load, error) {
 
 // readBurstGPT are the rows that the tool keeps. It reads all of them: which are drawn depends on
 // how many there are.
-func readBurstGPT(from *records.CSV) (rows []burstRow, err error) {
+func readBurstGPT(from *trace.CSV) (rows []burstRow, err error) {
 	for {
 		ok, err := from.Next()
 		if !ok || err != nil {

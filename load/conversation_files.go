@@ -11,7 +11,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // fileTurns reads a file of conversations, in any of these forms:
@@ -68,7 +68,7 @@ type fileSaid struct {
 func (f *fileTurns) rewind() { f.ahead, f.n = nil, 0 }
 
 // next is the next conversation: one record, or the lines of one session.
-func (f *fileTurns) next(rows *records.JSON) (c conversation, ok bool, err error) {
+func (f *fileTurns) next(rows *trace.JSON) (c conversation, ok bool, err error) {
 	r := f.ahead
 	f.ahead = nil
 	if r == nil {
@@ -88,7 +88,7 @@ func (f *fileTurns) next(rows *records.JSON) (c conversation, ok bool, err error
 
 // conversation makes one of a record. A session's name comes before a record's: aiperf's
 // lines of lengths have both.
-func (f *fileTurns) conversation(r *fileRecord, rows *records.JSON) (c conversation, err error) {
+func (f *fileTurns) conversation(r *fileRecord, rows *trace.JSON) (c conversation, err error) {
 	if r.SessionID != nil {
 		c.id = *r.SessionID
 	} else if r.ID != nil {
@@ -189,7 +189,7 @@ func (f *fileTurns) said(c *conversation, all []fileSaid) error {
 }
 
 // lengths are lines of one conversation.
-func (f *fileTurns) lengths(c *conversation, r *fileRecord, rows *records.JSON) error {
+func (f *fileTurns) lengths(c *conversation, r *fileRecord, rows *trace.JSON) error {
 	id := r.SessionID
 	for {
 		t := turn{at: r.Timestamp}
@@ -269,7 +269,7 @@ type agenticTurns struct{ Spec }
 func (a *agenticTurns) rewind() {}
 
 // next is the next conversation that has a turn.
-func (a *agenticTurns) next(rows *records.JSON) (c conversation, ok bool, err error) {
+func (a *agenticTurns) next(rows *trace.JSON) (c conversation, ok bool, err error) {
 	for {
 		var turns []struct {
 			Messages []fileSaid `json:"messages"`

@@ -10,7 +10,7 @@ import (
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
 	"kvferry/kvcache"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // Conversations say what is taken of a file of conversations. Spec.Requests counts
@@ -88,7 +88,7 @@ type conversation struct {
 // A format makes a conversation of the next records; none if there are no turns. It is told
 // when the records begin again.
 type format interface {
-	next(rows *records.JSON) (c conversation, ok bool, err error)
+	next(rows *trace.JSON) (c conversation, ok bool, err error)
 	rewind()
 }
 
@@ -124,7 +124,7 @@ type conversations struct {
 	Spec
 	key    string
 	format format
-	rows   *records.JSON
+	rows   *trace.JSON
 	starts Arrivals
 
 	skip   int // conversations to pass over, which come last
@@ -161,11 +161,11 @@ func (c *conversations) count() (n int, err error) {
 
 // reopen begins the file, again if it was begun.
 func (c *conversations) reopen() error {
-	f, err := records.Open(c.File)
+	f, err := trace.Open(c.File)
 	if err != nil {
 		return err
 	}
-	c.rows = records.NewJSON(c.File, f, c.key)
+	c.rows = trace.NewJSON(c.File, f, c.key)
 	c.format.rewind()
 	return nil
 }

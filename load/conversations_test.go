@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // asked are requests' messages in short, what the request continues first.
@@ -225,7 +225,7 @@ func FuzzConversations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := Spec{Vocab: 100, Conversations: Conversations{OutputLen: 3}, Speed: 1, File: "f"}
 		for key, from := range map[string]format{"": &fileTurns{Spec: s}, "conversations": &agenticTurns{Spec: s}} {
-			c := &conversations{Spec: s, format: from, rows: records.NewJSON("f", bytes.NewReader(text), key), left: -1, starts: &legacy{gaps: gaps{rate: math.Inf(1)}}}
+			c := &conversations{Spec: s, format: from, rows: trace.NewJSON("f", bytes.NewReader(text), key), left: -1, starts: &legacy{gaps: gaps{rate: math.Inf(1)}}}
 			for n := 0; ; n++ {
 				r, ok, err := c.Next()
 				if err != nil && !strings.HasPrefix(err.Error(), "f:") {

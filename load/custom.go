@@ -8,7 +8,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // customKnobs are those of vLLM's prompts in a file.
@@ -46,12 +46,12 @@ type Custom struct {
 //
 //	{"conversations": [{"content": "..."}, {"content": "..."}]}
 func sglangCustom(s Spec) (Load, error) {
-	f, err := records.Open(s.File)
+	f, err := trace.Open(s.File)
 	if err != nil {
 		return Load{}, err
 	}
 	defer f.Close()
-	all, err := scanConversations(records.NewJSON(s.File, f, ""), customTurns)
+	all, err := scanConversations(trace.NewJSON(s.File, f, ""), customTurns)
 	if err != nil {
 		return Load{}, err
 	}
@@ -128,12 +128,12 @@ func (s Spec) askPrompts(all []row, g *Generators) (Load, error) {
 
 // readPrompts reads all of the file. The error names its line.
 func readPrompts(s Spec) (all []row, err error) {
-	f, err := records.Open(s.File)
+	f, err := trace.Open(s.File)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	from := records.NewJSON(s.File, f, "")
+	from := trace.NewJSON(s.File, f, "")
 	for {
 		var p promptRecord
 		ok, err := from.Next(&p)

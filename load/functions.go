@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"kvferry/internal/config"
-	"kvferry/load/records"
 	"kvferry/load/tooldraws"
+	"kvferry/load/trace"
 )
 
 // Functions are arrivals made of the Azure Functions trace of 2021: which function is called how often says which
@@ -100,11 +100,11 @@ func (t Functions) calls(adapters int) (counts [][]int, err error) {
 	start, _ := parseDHM(t.Start)
 	end, _ := parseDHM(t.End)
 	intervals := int((end - start + t.Interval - 1) / t.Interval)
-	file, err := records.Open(t.File)
+	file, err := trace.Open(t.File)
 	if err != nil {
 		return nil, err
 	}
-	rows := records.NewCSV(t.File, file, "app", "func", "end_timestamp")
+	rows := trace.NewCSV(t.File, file, "app", "func", "end_timestamp")
 	defer rows.Close()
 	type function struct{ app, name string }
 	called := map[function][]int{} // by interval; 424 functions in the published trace

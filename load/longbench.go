@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"kvferry/internal/config"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 var longBenchKind = Kind{
@@ -63,12 +63,12 @@ func sglangLongBench(s Spec) (Load, error) {
 }
 
 func readLongBench(name string) (all []string, err error) {
-	f, err := records.Open(name)
+	f, err := trace.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	from := records.NewJSON(name, f, "")
+	from := trace.NewJSON(name, f, "")
 	for {
 		var r map[string]any
 		ok, err := from.Next(&r)

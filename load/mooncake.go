@@ -13,7 +13,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // Mooncake says how SGLang replays a trace of Mooncake's.
@@ -43,7 +43,7 @@ var mooncakeKind = Kind{
 		config.Between(bad, "Mooncake.Rounds", s.Mooncake.Rounds, 1, 1000)
 	},
 	Open: func(s Spec) (Load, error) {
-		f, err := records.Open(s.File)
+		f, err := trace.Open(s.File)
 		if err != nil {
 			return Load{}, err
 		}
@@ -65,7 +65,7 @@ var mooncakeKind = Kind{
 type mooncake struct {
 	Spec
 	file   *os.File
-	rows   *records.JSON // of a file in order
+	rows   *trace.JSON // of a file in order
 	order  []mooncakeLine
 	lines  int // in all
 	n      int // taken
@@ -95,7 +95,7 @@ type mooncakeRecord struct {
 // before it sorts.
 func newMooncake(s Spec, f *os.File) (*mooncake, error) {
 	m := &mooncake{Spec: s, file: f}
-	rows := records.NewJSON(s.File, io.NopCloser(f), "")
+	rows := trace.NewJSON(s.File, io.NopCloser(f), "")
 	sorted, last := true, math.Inf(-1)
 	for s.Requests == 0 || m.lines < s.Requests {
 		var r mooncakeRecord
@@ -126,7 +126,7 @@ func newMooncake(s Spec, f *os.File) (*mooncake, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.File, err)
 	}
-	m.rows = records.NewJSON(s.File, io.NopCloser(f), "")
+	m.rows = trace.NewJSON(s.File, io.NopCloser(f), "")
 	return m, nil
 }
 
@@ -198,7 +198,7 @@ func (m *mooncake) read() error {
 	rows := m.rows
 	if rows == nil {
 		from := io.NewSectionReader(m.file, m.order[m.n].offset, math.MaxInt64-m.order[m.n].offset)
-		rows = records.NewJSON(m.File, from, "")
+		rows = trace.NewJSON(m.File, from, "")
 	}
 	m.line, m.rounds, m.said = mooncakeRecord{}, 0, nil
 	ok, err := rows.Next(&m.line)

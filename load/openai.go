@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"kvferry/internal/config"
-	"kvferry/load/records"
 	"kvferry/load/tooldraws"
+	"kvferry/load/trace"
 )
 
 // openAIKind is SGLang's dataset of that name.
@@ -26,11 +26,11 @@ var openAIKind = Kind{
 		config.Between(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, 0, maxLen)
 	},
 	Open: func(s Spec) (Load, error) {
-		f, err := records.Open(s.File)
+		f, err := trace.Open(s.File)
 		if err != nil {
 			return Load{}, err
 		}
-		l := Load{Source: &chats{Spec: s, rows: records.NewJSON(s.File, f, "")}}
+		l := Load{Source: &chats{Spec: s, rows: trace.NewJSON(s.File, f, "")}}
 		if !s.Chat {
 			l.Notes = append(l.Notes, "prompts of the openai dataset are sent as text, and tools and sampling of its requests are not sent: only an endpoint of chats takes those (--backend openai-chat, vllm-chat or sglang-oai-chat)")
 		}
@@ -48,7 +48,7 @@ var openAIKind = Kind{
 // error.
 type chats struct {
 	Spec
-	rows *records.JSON
+	rows *trace.JSON
 	n    int   // lines so far
 	err  error // the first
 }

@@ -8,7 +8,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // specBenchKnobs are those of Spec-Bench.
@@ -100,12 +100,12 @@ func askBench(s Spec, all []row) (Load, error) {
 
 // readBench reads the questions of a category.
 func readBench(name string, b Bench, messages bool) (all []row, err error) {
-	f, err := records.Open(name)
+	f, err := trace.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	from := records.NewJSON(name, f, "")
+	from := trace.NewJSON(name, f, "")
 	for {
 		var r benchRecord
 		ok, err := from.Next(&r)

@@ -11,7 +11,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/agents"
+	"kvferry/load/trace"
 )
 
 // wekaKind are recorded sessions of coding agents.
@@ -24,7 +24,7 @@ var wekaKind = Kind{
 		s.checkStarts(bad)
 	},
 	Open: func(s Spec) (Load, error) {
-		open := func() (agents.Reader, error) { return agents.OpenWeka(s.File) }
+		open := func() (trace.Reader, error) { return trace.OpenWeka(s.File) }
 		r, err := open()
 		if err != nil {
 			return Load{}, err
@@ -53,7 +53,7 @@ var spansKind = Kind{
 		}
 	},
 	Open: func(s Spec) (Load, error) {
-		r, err := agents.OpenSpans(s.File)
+		r, err := trace.OpenSpans(s.File)
 		if err != nil {
 			return Load{}, err
 		}
@@ -69,7 +69,7 @@ var traceLabKind = Kind{
 	Knobs: spansKind.Knobs,
 	Check: spansKind.Check,
 	Open: func(s Spec) (Load, error) {
-		r, err := agents.OpenTraceLab(s.File)
+		r, err := trace.OpenTraceLab(s.File)
 		if err != nil {
 			return Load{}, err
 		}
@@ -78,7 +78,7 @@ var traceLabKind = Kind{
 }
 
 // openHeld begins a stream of n sessions, as recorded or at arrivals.
-func (s Spec) openHeld(r agents.Reader, n int) (Load, error) {
+func (s Spec) openHeld(r trace.Reader, n int) (Load, error) {
 	if s.Requests > 0 {
 		n = min(n, s.Requests)
 	}
@@ -128,7 +128,7 @@ func (s Spec) startSessions(l Load) (Load, error) {
 type starter interface{ startAt(a Arrivals) }
 
 // countSessions takes a reader's sessions, n at most if n is not 0.
-func countSessions(open func() (agents.Reader, error), n int) (count int, err error) {
+func countSessions(open func() (trace.Reader, error), n int) (count int, err error) {
 	r, err := open()
 	if err != nil {
 		return 0, err
@@ -149,7 +149,7 @@ func countSessions(open func() (agents.Reader, error), n int) (count int, err er
 // and the groups of the sessions that are under way are merged.
 type sessions struct {
 	Spec
-	from   agents.Reader
+	from   trace.Reader
 	starts Arrivals // nil: as recorded
 	prompt func(o *opened, call int, r *Request)
 
@@ -167,7 +167,7 @@ type sessions struct {
 
 // opened is a session that is under way.
 type opened struct {
-	*agents.Session
+	*trace.Session
 	Spec
 	at    time.Duration
 	salt  uint64
@@ -387,7 +387,7 @@ func (o *opened) tokens(call, vocab int) []kvcache.Token {
 
 // output is how long a call's answer was: where only its text is known, in tokens of the
 // tokenizer, or in words.
-func (o *opened) output(c *agents.Call) int {
+func (o *opened) output(c *trace.Call) int {
 	if c.Output > 0 {
 		return c.Output
 	}
@@ -395,7 +395,7 @@ func (o *opened) output(c *agents.Call) int {
 }
 
 // spoken are messages as a load has them.
-func spoken(of []agents.Message) []Message {
+func spoken(of []trace.Message) []Message {
 	all := make([]Message, len(of))
 	for i, m := range of {
 		all[i] = Message(m)

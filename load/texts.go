@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"kvferry/internal/knob"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // orderKnobs are those of vLLM's datasets of a file.
@@ -155,13 +155,13 @@ type turnRecord struct {
 // The tools shuffle all of it before they look at the first, so all of it has to be in memory:
 // the texts of the first two turns. SGLang's reader knows another spelling of the key.
 func readConversations(name string, sglang bool) ([]exchange, error) {
-	f, err := records.Open(name)
+	f, err := trace.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	seen, some := 0, false // records, and whether one of them has turns
-	all, err := scanConversations(records.NewJSON(name, f, ""), func(r conversationRecord) (question, answer *string, _ error) {
+	all, err := scanConversations(trace.NewJSON(name, f, ""), func(r conversationRecord) (question, answer *string, _ error) {
 		seen++
 		turns := r.Conversations
 		if turns == nil && sglang {
@@ -185,7 +185,7 @@ func readConversations(name string, sglang bool) ([]exchange, error) {
 }
 
 // scanConversations collects what pick takes of each record, if it takes something.
-func scanConversations(from *records.JSON, pick func(conversationRecord) (question, answer *string, err error)) (all []exchange, err error) {
+func scanConversations(from *trace.JSON, pick func(conversationRecord) (question, answer *string, err error)) (all []exchange, err error) {
 	for {
 		var r conversationRecord
 		ok, err := from.Next(&r)

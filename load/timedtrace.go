@@ -12,8 +12,8 @@ import (
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
 	"kvferry/kvcache"
-	"kvferry/load/records"
 	"kvferry/load/tooldraws"
+	"kvferry/load/trace"
 )
 
 // A TimedTrace says how the lines of a trace are read, as vLLM's timed_trace does:
@@ -54,11 +54,11 @@ var timedTraceKind = Kind{
 		}
 	},
 	Open: func(s Spec) (Load, error) {
-		f, err := records.Open(s.File)
+		f, err := trace.Open(s.File)
 		if err != nil {
 			return Load{}, err
 		}
-		l := Load{Source: newTimedTrace(s, records.NewJSON(s.File, f, ""))}
+		l := Load{Source: newTimedTrace(s, trace.NewJSON(s.File, f, ""))}
 		if s.Compat == CompatVLLM { // it seeds with 0 here, whatever --seed is
 			g := newGenerators(0)
 			l.Generators = &g
@@ -79,7 +79,7 @@ func checkTrace(s Spec, bad *config.Faults) {
 // is read as a map: at half the speed of the trace kind, 70,000 lines a minute of 12,000 tokens.
 type timedTrace struct {
 	Spec
-	rows   *records.JSON
+	rows   *trace.JSON
 	label  TimedTrace // with names
 	tokens vocabulary
 	n      int
@@ -88,7 +88,7 @@ type timedTrace struct {
 }
 
 // newTimedTrace begins with the first of the rows.
-func newTimedTrace(s Spec, rows *records.JSON) *timedTrace {
+func newTimedTrace(s Spec, rows *trace.JSON) *timedTrace {
 	label := s.TimedTrace
 	config.Default(&label.Timestamp, "timestamp")
 	config.Default(&label.InputLength, "input_length")

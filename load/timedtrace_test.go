@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"kvferry/kvcache"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // thousand is a tokenizer of 1,000 tokens without a chat template: that of traces.py.
@@ -239,7 +239,7 @@ func FuzzTraces(f *testing.F) {
 	f.Add([]byte(`{"timestamp": 1e3, "input_length": 7, "output_length": 1, "hash_ids": [-1]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := Spec{Speed: 1, Vocab: 100, File: "f", TimedTrace: TimedTrace{ChunkSize: 16, SecMultiplier: 1}}
-		source := newTimedTrace(s, records.NewJSON("f", bytes.NewReader(text), ""))
+		source := newTimedTrace(s, trace.NewJSON("f", bytes.NewReader(text), ""))
 		var last time.Duration
 		for {
 			r, ok, err := source.Next()

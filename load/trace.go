@@ -12,7 +12,7 @@ import (
 
 	"kvferry/internal/config"
 	"kvferry/kvcache"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // traceKind is a trace in a file.
@@ -23,7 +23,7 @@ var traceKind = Kind{
 	Times: Recorded,
 	Check: checkTrace,
 	Open: func(s Spec) (Load, error) {
-		f, err := records.Open(s.File)
+		f, err := trace.Open(s.File)
 		if err != nil {
 			return Load{}, err
 		}
@@ -36,7 +36,7 @@ func validSpeed(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
 // traceBlock is the number of tokens that a hash of a trace stands for.
 const traceBlock = 512
 
-// A trace is a load in the format of Mooncake's published traces: a JSON object a
+// A blockTrace is a load in the format of Mooncake's published traces: a JSON object a
 // line,
 //
 //	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
@@ -47,7 +47,7 @@ const traceBlock = 512
 // after equal tokens, so a trace says which prefixes requests share. (FAST25
 // release of kvcache-ai/Mooncake; the tokens themselves are not published, and
 // are derived from the IDs here.)
-type trace struct {
+type blockTrace struct {
 	Spec
 	from   io.Reader
 	lines  *bufio.Scanner
@@ -62,10 +62,10 @@ type trace struct {
 const maxTraceLine = 4 << 20
 
 // newTrace begins with the first line of r. Close closes it, if it is to be closed.
-func newTrace(s Spec, r io.Reader) *trace {
+func newTrace(s Spec, r io.Reader) *blockTrace {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxTraceLine)
-	return &trace{Spec: s, from: r, lines: lines}
+	return &blockTrace{Spec: s, from: r, lines: lines}
 }
 
 // traceLine is a line of the file; pointers tell what is missing.
@@ -77,7 +77,7 @@ type traceLine struct {
 }
 
 // Close closes what the trace is read from, if it is a file or the like.
-func (t *trace) Close() error {
+func (t *blockTrace) Close() error {
 	if c, ok := t.from.(io.Closer); ok {
 		return c.Close()
 	}
@@ -85,7 +85,7 @@ func (t *trace) Close() error {
 }
 
 // Next parses the next line. Errors name the file and the line.
-func (t *trace) Next() (Request, bool, error) {
+func (t *blockTrace) Next() (Request, bool, error) {
 	l, err := t.next()
 	if l == nil || err != nil {
 		return Request{}, false, err
@@ -95,7 +95,7 @@ func (t *trace) Next() (Request, bool, error) {
 }
 
 // prompt has the tokens of a line's IDs.
-func (t *trace) prompt(l *traceLine) []kvcache.Token {
+func (t *blockTrace) prompt(l *traceLine) []kvcache.Token {
 	tokens := int(*l.InputLength)
 	if t.counted {
 		t.unread = slices.Grow(t.unread[:0], tokens)[:tokens]
@@ -109,7 +109,7 @@ func (t *trace) prompt(l *traceLine) []kvcache.Token {
 }
 
 // next is the next line that is not empty, nil at the end.
-func (t *trace) next() (*traceLine, error) {
+func (t *blockTrace) next() (*traceLine, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
@@ -118,7 +118,7 @@ func (t *trace) next() (*traceLine, error) {
 	return l, err
 }
 
-func (t *trace) scan() (*traceLine, error) {
+func (t *blockTrace) scan() (*traceLine, error) {
 	for (t.Requests == 0 || t.n < t.Requests) && t.lines.Scan() {
 		t.line++
 		text := t.lines.Bytes()
@@ -150,11 +150,11 @@ func (t *trace) scan() (*traceLine, error) {
 	return nil, nil
 }
 
-func (t *trace) fault(format string, args ...any) error {
+func (t *blockTrace) fault(format string, args ...any) error {
 	return fmt.Errorf("trace %s:%d: "+format, append([]any{t.File, t.line}, args...)...)
 }
 
-func (t *trace) check(l *traceLine) error {
+func (t *blockTrace) check(l *traceLine) error {
 	switch {
 	case l.Timestamp == nil:
 		return errors.New("timestamp is missing: give milliseconds since the start")

@@ -13,7 +13,7 @@ import (
 	"kvferry/internal/clock"
 	"kvferry/internal/config"
 	"kvferry/load"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 	"kvferry/proxy/serverinfo"
 	"kvferry/tokenizer"
 )
@@ -84,8 +84,8 @@ func (c *Config) Validate() error {
 		spec.Tokenizer = new(tokenizer.Tokenizer) // likewise
 	}
 	bad.Check("Load", spec.Validate())
-	if again := len(c.Targets) > 1 || c.Warmups > 0 || c.Search != nil; again && records.IsPipe(spec.File) {
-		bad.Check("Load", fileFault(records.ErrPipe))
+	if again := len(c.Targets) > 1 || c.Warmups > 0 || c.Search != nil; again && trace.IsPipe(spec.File) {
+		bad.Check("Load", fileFault(trace.ErrPipe))
 	}
 	config.Between(&bad, "Warmups", c.Warmups, 0, 1<<20)
 	config.Between(&bad, "MaxFailures", c.MaxFailures, 0, 100_000_000)

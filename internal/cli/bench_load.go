@@ -14,7 +14,7 @@ import (
 	"kvferry/internal/config"
 	"kvferry/internal/knob"
 	"kvferry/load"
-	"kvferry/load/records"
+	"kvferry/load/trace"
 )
 
 // loadFlags say what is asked, and when. kvferry bench and kvferry sim have them alike.
@@ -227,8 +227,8 @@ func (f *loadFlags) scan(p *engine.Profile, bad *config.Faults) (longest int) {
 	if f.trace != "" {
 		flag = "--trace"
 	}
-	if records.IsPipe(l.File) {
-		bad.Check(flag, records.ErrPipe)
+	if trace.IsPipe(l.File) {
+		bad.Check(flag, trace.ErrPipe)
 		return 0
 	}
 	requests, longest, err := scanned.Scan()

@@ -1,9 +1,4 @@
-// Package records reads the files that loads are made of, one record at a time: a value of
-// JSON, or a row of CSV. Of a file of millions of records one is in memory.
-//
-// An error names the file, the line on which its record begins, and the field; it comes
-// again for ever.
-package records
+package trace
 
 import (
 	"errors"

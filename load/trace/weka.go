@@ -1,4 +1,4 @@
-package agents
+package trace
 
 import (
 	"errors"
@@ -7,8 +7,6 @@ import (
 	"math"
 	"os"
 	"time"
-
-	"kvferry/load/records"
 )
 
 // Weka reads sessions in the format of Weka's kv-cache-tester, in which the agentic coding
@@ -26,7 +24,7 @@ import (
 // launched without being waited for has the status async_launched: nothing follows it.
 type Weka struct {
 	files []string // still to be opened
-	rows  *records.JSON
+	rows  *JSON
 	err   error // the first
 }
 
@@ -40,7 +38,7 @@ func OpenWeka(path string) (*Weka, error) {
 }
 
 // ReadWeka reads sessions from r. name is for errors.
-func ReadWeka(name string, r io.Reader) *Weka { return &Weka{rows: records.NewJSON(name, r, "")} }
+func ReadWeka(name string, r io.Reader) *Weka { return &Weka{rows: NewJSON(name, r, "")} }
 
 // A wekaSession is a record. Sizes of the tools' and the system's prompts are in the format too;
 // they are parts of the first blocks, whose ids say what is shared.
@@ -74,10 +72,10 @@ func (w *Weka) Next() (*Session, error) {
 				return nil, nil
 			}
 			var f *os.File
-			if f, w.err = records.Open(w.files[0]); w.err != nil {
+			if f, w.err = Open(w.files[0]); w.err != nil {
 				break
 			}
-			w.rows = records.NewJSON(w.files[0], f, "")
+			w.rows = NewJSON(w.files[0], f, "")
 			w.files = w.files[1:]
 		}
 		var s wekaSession

@@ -1,4 +1,4 @@
-package agents
+package trace
 
 import (
 	"encoding/json"

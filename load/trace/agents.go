@@ -1,17 +1,4 @@
-// Package agents reads recorded runs of agents: sessions of calls to a model, of which some
-// wait for others, for a tool, or for agents that were started in between.
-//
-//	Weka      sessions of coding agents, with the ids of their prompts' blocks
-//	Spans     OpenTelemetry's spans of generative AI, with token counts or texts
-//	TraceLab  rounds of coding agents, with token counts
-//
-// No format says which call waited for which. Times say it: a call follows those that
-// had ended when it began, of its own agent and, for the first of an agent that another
-// started, of that one. [Session].Calls have it worked out; see link. What lies between
-// the end of the last of them and the call is its Delay: the tools' time, or a person's.
-//
-// Times are since the session began, lengths are tokens.
-package agents
+package trace
 
 import (
 	"cmp"
@@ -20,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"kvferry/load/records"
 )
 
 // A Session is one run of an agent, with those that it started.
@@ -104,7 +89,7 @@ func (h *held) sort() {
 func files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
-		f, err := records.Open(path) // what is wrong with it, in plain words
+		f, err := Open(path) // what is wrong with it, in plain words
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package agents
+package trace
 
 import (
 	"cmp"
@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"kvferry/load/records"
 )
 
 // Spans reads OpenTelemetry spans that follow the conventions for generative AI
@@ -40,7 +38,7 @@ func OpenSpans(path string) (*Spans, error) {
 	}
 	var all spanSet
 	for _, name := range names {
-		f, err := records.Open(name)
+		f, err := Open(name)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +105,7 @@ func (s *spanSet) read(name string, r io.Reader) error {
 	if s.conversations == nil {
 		s.conversations = map[string]string{}
 	}
-	rows := records.NewJSON(name, r, "")
+	rows := NewJSON(name, r, "")
 	for {
 		var v spanJSON
 		ok, err := rows.Next(&v)

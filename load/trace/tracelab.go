@@ -1,4 +1,4 @@
-package agents
+package trace
 
 import (
 	"cmp"
@@ -8,8 +8,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"kvferry/load/records"
 )
 
 // TraceLab reads the rounds of coding agents that the University of Washington's TraceLab
@@ -74,7 +72,7 @@ func OpenTraceLab(path string) (*TraceLab, error) {
 	}
 	all := map[string]*coder{}
 	for _, name := range names {
-		f, err := records.Open(name)
+		f, err := Open(name)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +94,7 @@ func ReadTraceLab(name string, r io.Reader) (*TraceLab, error) {
 
 // readRounds adds the rounds of a file to their sessions.
 func readRounds(name string, r io.Reader, all map[string]*coder) error {
-	rows := records.NewJSON(name, r, "")
+	rows := NewJSON(name, r, "")
 	for {
 		var v traceLabRound
 		ok, err := rows.Next(&v)
