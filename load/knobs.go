@@ -62,7 +62,7 @@ var (
 
 // Knobs that several kinds read.
 var (
-	seedKnob     = Knob{Name: "seed", Group: AskedGroup, Fields: []string{"Seed"}, Value: seed, Help: "of arrivals, lengths and tokens"}
+	seedKnob     = Knob{Name: "seed", Group: AskedGroup, Fields: []string{"Seed"}, Value: knob.Uint64(func(s *Spec) *uint64 { return &s.Seed }), Help: "of arrivals, lengths and tokens"}
 	fileKnob     = Knob{Name: "dataset-path", Group: AskedGroup, Fields: []string{"File"}, Value: knob.Text(func(s *Spec) *string { return &s.File }), Help: "file of the dataset or trace"}
 	untimedKnob  = Knob{Name: "untimed", Aliases: []string{"no-self-timed"}, Group: ArrivalsGroup, Fields: []string{"Untimed"}, Value: knob.Bool(func(s *Spec) *bool { return &s.Untimed }), Help: "send a trace's requests at --request-rate and not at its own times"}
 	maxDelayKnob = Knob{Name: "max-delay", Group: AskedGroup, Fields: []string{"MaxDelay"}, Value: knob.Duration(func(s *Spec) *time.Duration { return &s.MaxDelay }), Help: "longest time to keep a turn or an agent's call back after what it follows; 0: as recorded"}
@@ -198,13 +198,6 @@ func (s *Spec) SetLen(name string, n int) error {
 }
 
 func words(all ...string) func() []string { return func() []string { return all } }
-
-// seed is the value of a Spec's seed.
-func seed(s *Spec) pflag.Value {
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	fs.Uint64Var(&s.Seed, "seed", s.Seed, "")
-	return fs.Lookup("seed").Value
-}
 
 // minutes is a time in whole minutes.
 type minutes time.Duration

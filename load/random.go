@@ -73,8 +73,6 @@ func checkRandom(s Spec, bad *config.Faults) {
 	ofTool(s, checkVLLMRandom, checkSGLangRandom)(s, bad)
 }
 
-var randomReads = []string{"InputLen", "OutputLen", "RangeRatio", "OutputRatio", "PrefixLen", "Seed", "Compat", "Tokenizer"}
-
 // draws is whose random draws they are: prompts that share beginnings are always ours.
 func (s Spec) draws() string {
 	if s.Sharing.HitRate > 0 {

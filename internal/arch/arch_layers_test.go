@@ -35,7 +35,7 @@ var only = map[string][]string{
 	"attempt":      {"handoff"},
 	"kvcache":      {"internal/config"},
 	"placement":    {"kvcache", "internal/config"},
-	"load":         {"kvcache", "internal/config"},
+	"load":         {"kvcache", "internal/config", "internal/knob"},
 	"tokenizer":    {"kvcache", "load", "internal/config", "internal/model"},
 	"engine":       {"kvcache", "internal/..."},
 	"connector":    {"engine", "handoff", "kvcache"}, // a pure machine: it moves nothing itself
@@ -75,7 +75,7 @@ var libraries = map[string][]string{
 	"github.com/prometheus":              {"proxy", "bench/observe"},
 	"go.opentelemetry.io":                {"internal/otlp", "proxy/tracing", "bench/serve"},
 	"github.com/spf13/cobra":             {"internal/cli"},
-	"github.com/spf13/pflag":             {"internal/cli", "internal/knob", "cluster", "bench"},
+	"github.com/spf13/pflag":             {"internal/cli", "internal/knob", "cluster", "load", "bench"},
 	"github.com/schollz/progressbar/v3":  {"internal/progress"},
 	"gonum.org/v1/plot":                  {"bench"},
 	"go.yaml.in/yaml/v3":                 {"bench/matrix"},

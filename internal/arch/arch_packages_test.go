@@ -63,6 +63,7 @@ var alone = map[string]string{
 	"engine/modelled":     "an executor of engine: a real GPU's would be beside it",
 	"transport/cma":       "one of the rails",
 	"handoff/handofftest": "tests a contract",
+	"load/tooldraws":      "Python's and numpy's random numbers, which know no loads",
 
 	// Package proxy is taken apart into pure machines, and these go with their halves of it.
 	"proxy/adapters": "", "proxy/ahead": "", "proxy/chunks": "", "proxy/cors": "", "proxy/metrics": "", "proxy/migration": "", "proxy/profile": "",

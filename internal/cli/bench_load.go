@@ -165,10 +165,11 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		refuse(bad, changed, "--trace names the file: leave one out", "dataset-path")
 		l.Kind, l.File = load.Traced, f.trace
 	}
-	for name, n := range map[string]int{"input-len": f.input, "output-len": f.output} {
-		if changed(name) {
-			bad.Check("--"+name, l.SetLen(name, n))
-		}
+	if changed("input-len") {
+		bad.Check("--input-len", l.SetLen("input-len", f.input))
+	}
+	if changed("output-len") {
+		bad.Check("--output-len", l.SetLen("output-len", f.output))
 	}
 	if l.Compat == load.CompatSGLang && l.Kind == load.ShareGPTName && l.File == "" && !changed("dataset-name") {
 		bad.Check("--dataset-path", errors.New("none given: sglang.bench_serving asks sharegpt unless it is told, and downloads it: name that file, or another dataset, such as --dataset-name random"))
