@@ -21,7 +21,7 @@ type Conversations struct {
 	OutputLen int // tokens of an answer whose length the file does not say; 0: as the one that was recorded
 }
 
-// conversationKnobs are those of conversations in a file.
+// conversationKnobs are the knobs of conversations in a file.
 var conversationKnobs = Knobs{
 	{Name: "conversation-max-turns", Aliases: []string{"agentic-max-turns"}, Group: AskedGroup, Fields: []string{"Conversations.MaxTurns"}, Value: knob.Int(func(s *Spec) *int { return &s.Conversations.MaxTurns }), Help: "turns of a conversation of a file, at most (default: all)"},
 	{Name: "conversation-offset", Aliases: []string{"dataset-offset"}, Group: AskedGroup, Fields: []string{"Conversations.Offset"}, Value: knob.Int(func(s *Spec) *int { return &s.Conversations.Offset }), Help: "conversations of the file to begin behind"},

@@ -11,7 +11,7 @@ import (
 	"kvferry/load/trace"
 )
 
-// customKnobs are those of vLLM's prompts in a file.
+// customKnobs are the knobs of vLLM's prompts in a file.
 var customKnobs = Knobs{
 	{Name: "custom-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"Custom.OutputLen"}, Default: "256", Unused: customOfVLLM, Value: knob.Int(func(s *Spec) *int { return &s.Custom.OutputLen }), Help: "tokens wanted of each answer; -1: as many as the line says"},
 	{Name: "skip-chat-template", Group: AskedGroup, Fields: []string{"Custom.SkipChatTemplate"}, Unused: customOfVLLM, Value: knob.Bool(func(s *Spec) *bool { return &s.Custom.SkipChatTemplate }), Help: "send prompts as they are in the file"},

@@ -37,8 +37,8 @@ var generalKnobs = Knobs{
 	{Name: "worker-assignment", Group: AskedGroup, Fields: []string{"Workers.Choice"}, Default: WorkerRoundRobin, Value: knob.Text(func(s *Spec) *string { return &s.Workers.Choice }), Values: words(WorkerRoundRobin, WorkerRandom, WorkerAdapter), Help: "which of --worker-urls a request goes to: round-robin, random, or adapter (by the place of its adapter)"},
 }
 
-// arrivalKnobs are the knobs of arrivals at a rate, and functionKnobs those of arrivals that are calls of functionKnobs, as the
-// client that made the published LoRA runs has them.
+// arrivalKnobs are the knobs of arrivals at a rate. functionKnobs are the knobs of arrivals that are calls of functions,
+// as the client that made the published LoRA runs has them.
 var (
 	arrivalKnobs = Knobs{
 		{Name: "request-rate", Group: ArrivalsGroup, Fields: []string{"Rate"}, Default: "4", Positive: true, Value: knob.Float(func(s *Spec) *float64 { return &s.Rate }), Help: "requests a second; inf sends all at once"},

@@ -22,7 +22,7 @@ type Mooncake struct {
 	Rounds   int     // turns of each line's conversation, which come all at once
 }
 
-// mooncakeKnobs are those of SGLang's replay of Mooncake's traces.
+// mooncakeKnobs are the knobs of SGLang's replay of Mooncake's traces.
 var mooncakeKnobs = Knobs{
 	{Name: "mooncake-slowdown-factor", Group: AskedGroup, Fields: []string{"Mooncake.Slowdown"}, Default: "1", Value: knob.Float(func(s *Spec) *float64 { return &s.Mooncake.Slowdown }), Help: "times of the mooncake dataset are multiplied by it"},
 	{Name: "mooncake-num-rounds", Group: AskedGroup, Fields: []string{"Mooncake.Rounds"}, Default: "1", Value: knob.Int(func(s *Spec) *int { return &s.Mooncake.Rounds }), Help: "requests for each line of the mooncake dataset, all at once"},

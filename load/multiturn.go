@@ -22,7 +22,7 @@ type MultiTurn struct {
 	ContextLen         int           // tokens
 }
 
-// multiTurnKnobs are those of conversations that are drawn.
+// multiTurnKnobs are the knobs of conversations that are drawn.
 var multiTurnKnobs = Knobs{
 	{Name: "min-turns", Group: AskedGroup, Fields: []string{"MultiTurn.MinTurns"}, Default: "3", Value: knob.Int(func(s *Spec) *int { return &s.MultiTurn.MinTurns }), Help: "turns of a conversation that is drawn, at least"},
 	{Name: "max-turns", Group: AskedGroup, Fields: []string{"MultiTurn.MaxTurns"}, Default: "8", Value: knob.Int(func(s *Spec) *int { return &s.MultiTurn.MaxTurns }), Help: "turns of a conversation that is drawn, at most"},

@@ -9,7 +9,7 @@ import (
 	"kvferry/kvcache"
 )
 
-// prefixRepetitionKnobs are those of prompts with a few beginnings.
+// prefixRepetitionKnobs are the knobs of prompts with a few beginnings.
 var prefixRepetitionKnobs = Knobs{
 	{Name: "prefix-repetition-prefix-len", Group: AskedGroup, Fields: []string{"PrefixRepetition.PrefixLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.PrefixRepetition.PrefixLen }), Help: "tokens of a prefix"},
 	{Name: "prefix-repetition-suffix-len", Aliases: []string{inputLen}, Group: AskedGroup, Fields: []string{"PrefixRepetition.SuffixLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.PrefixRepetition.SuffixLen }), Help: "tokens after it"},

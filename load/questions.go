@@ -11,13 +11,13 @@ import (
 	"kvferry/load/trace"
 )
 
-// specBenchKnobs are those of Spec-Bench.
+// specBenchKnobs are the knobs of Spec-Bench.
 var specBenchKnobs = Knobs{
 	{Name: "spec-bench-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"SpecBench.OutputLen"}, Default: "256", Value: knob.Int(func(s *Spec) *int { return &s.SpecBench.OutputLen }), Help: "output tokens"},
 	{Name: "spec-bench-category", Group: AskedGroup, Fields: []string{"SpecBench.Category"}, Value: knob.Text(func(s *Spec) *string { return &s.SpecBench.Category }), Help: "of the questions (default: all)"},
 }
 
-// speedBenchKnobs are those of SPEED-Bench.
+// speedBenchKnobs are the knobs of SPEED-Bench.
 var speedBenchKnobs = Knobs{
 	{Name: "speed-bench-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"SpeedBench.OutputLen"}, Default: "4096", Value: knob.Int(func(s *Spec) *int { return &s.SpeedBench.OutputLen }), Help: "output tokens (default with --compat sglang: 512)"},
 	{Name: "speed-bench-category", Group: AskedGroup, Fields: []string{"SpeedBench.Category"}, Value: knob.Text(func(s *Spec) *string { return &s.SpeedBench.Category }), Help: "of the questions (default: all)"},

@@ -16,7 +16,7 @@ import (
 // memory, 4 bytes a token, also if it is refused.
 const maxLen = 1 << 24
 
-// randomKnobs are those of what is drawn at random.
+// randomKnobs are the knobs of what is drawn at random.
 var randomKnobs = Knobs{
 	{Name: "random-input-len", Aliases: []string{"random-input", inputLen}, Group: AskedGroup, Fields: []string{"InputLen"}, Default: "1024", Positive: true, Value: knob.Int(func(s *Spec) *int { return &s.InputLen }), Help: "prompt tokens"},
 	{Name: "random-output-len", Aliases: []string{"random-output", outputLen}, Group: AskedGroup, Fields: []string{"OutputLen"}, Default: "128", Positive: true, Value: knob.Int(func(s *Spec) *int { return &s.OutputLen }), Help: "output tokens"},

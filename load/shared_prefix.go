@@ -12,7 +12,7 @@ import (
 	"kvferry/load/tooldraws"
 )
 
-// sharedPrefixKnobs are those of groups of questions.
+// sharedPrefixKnobs are the knobs of groups of questions.
 var sharedPrefixKnobs = Knobs{
 	{Name: "gsp-num-groups", Group: AskedGroup, Fields: []string{"SharedPrefix.Groups"}, Default: "64", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.Groups }), Help: "system prompts"},
 	{Name: "gsp-prompts-per-group", Group: AskedGroup, Fields: []string{"SharedPrefix.PromptsPerGroup"}, Default: "16", Value: knob.Int(func(s *Spec) *int { return &s.SharedPrefix.PromptsPerGroup }), Help: "questions to each system prompt"},

@@ -8,7 +8,7 @@ import (
 	"kvferry/internal/knob"
 )
 
-// shareGPTKnobs are those of conversations of which the first question is asked.
+// shareGPTKnobs are the knobs of conversations of which the first question is asked.
 var shareGPTKnobs = Knobs{
 	{Name: "sharegpt-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"ShareGPT.OutputLen"}, Value: knob.Int(func(s *Spec) *int { return &s.ShareGPT.OutputLen }), Help: "tokens wanted of each answer (default: as many as the file's has)"},
 	{Name: "sharegpt-context-len", Group: AskedGroup, Fields: []string{"ShareGPT.ContextLen"}, Value: knob.Int(func(s *Spec) *int { return &s.ShareGPT.ContextLen }), Help: "leave out what is longer, prompt and answer together (SGLang)"},

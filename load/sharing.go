@@ -6,7 +6,7 @@ import (
 	"kvferry/kvcache"
 )
 
-// sharingKnobs are those of prompts that begin alike.
+// sharingKnobs are the knobs of prompts that begin alike.
 var sharingKnobs = Knobs{
 	{Name: "prefix-hit-rate", Group: AskedGroup, Fields: []string{"Sharing.HitRate"}, Value: knob.Float(func(s *Spec) *float64 { return &s.Sharing.HitRate }), Help: "have random prompts begin alike, so that this share of their tokens can come from a prefix cache"},
 	{Name: "prefix-block-size", Group: AskedGroup, Fields: []string{"Sharing.BlockSize"}, Default: "16", Needs: "prefix-hit-rate", Value: knob.Int(func(s *Spec) *int { return &s.Sharing.BlockSize }), Help: "tokens of a block of that cache"},

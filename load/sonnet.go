@@ -10,7 +10,7 @@ import (
 	"kvferry/internal/knob"
 )
 
-// sonnetKnobs are those of lines of a poem.
+// sonnetKnobs are the knobs of lines of a poem.
 var sonnetKnobs = Knobs{
 	{Name: "sonnet-input-len", Aliases: []string{inputLen}, Group: AskedGroup, Fields: []string{"Sonnet.InputLen"}, Default: "550", Value: knob.Int(func(s *Spec) *int { return &s.Sonnet.InputLen }), Help: "tokens of a prompt, about"},
 	{Name: "sonnet-output-len", Aliases: []string{outputLen}, Group: AskedGroup, Fields: []string{"Sonnet.OutputLen"}, Default: "150", Value: knob.Int(func(s *Spec) *int { return &s.Sonnet.OutputLen }), Help: "output tokens"},

@@ -9,13 +9,13 @@ import (
 	"kvferry/load/trace"
 )
 
-// orderKnobs are those of vLLM's datasets of a file.
+// orderKnobs are the knobs of vLLM's datasets of a file.
 var orderKnobs = Knobs{
 	{Name: "disable-shuffle", Group: AskedGroup, Fields: []string{"DisableShuffle"}, Value: knob.Bool(func(s *Spec) *bool { return &s.DisableShuffle }), Help: "ask in the order of the file (vLLM's datasets)"},
 	{Name: "no-oversample", Group: AskedGroup, Fields: []string{"NoOversample"}, Value: knob.Bool(func(s *Spec) *bool { return &s.NoOversample }), Help: "ask fewer where the file has fewer than --num-prompts (vLLM's datasets)"},
 }
 
-// dressKnobs are those of SGLang's datasets of conversations.
+// dressKnobs are the knobs of SGLang's datasets of conversations.
 var dressKnobs = Knobs{
 	{Name: "apply-chat-template", Group: AskedGroup, Fields: []string{"ChatTemplate"}, Value: knob.Bool(func(s *Spec) *bool { return &s.ChatTemplate }), Help: "put the chat template around prompts (SGLang's datasets)"},
 	{Name: "prompt-suffix", Group: AskedGroup, Fields: []string{"PromptSuffix"}, Value: knob.Text(func(s *Spec) *string { return &s.PromptSuffix }), Help: "put this behind each prompt (SGLang's datasets)"},

@@ -30,7 +30,7 @@ type TimedTrace struct {
 	Timestamp, InputLength, OutputLength, HashIDs string
 }
 
-// timedTraceKnobs are those of vLLM's traces.
+// timedTraceKnobs are the knobs of vLLM's traces.
 var timedTraceKnobs = Knobs{
 	{Name: "timed-trace-chunk-hash-size", Group: AskedGroup, Fields: []string{"TimedTrace.ChunkSize"}, Default: "16", Value: knob.Int(func(s *Spec) *int { return &s.TimedTrace.ChunkSize }), Help: "tokens that a hash id stands for; 512 in Mooncake's traces"},
 	{Name: "timed-trace-sec-multiplier", Group: AskedGroup, Fields: []string{"TimedTrace.SecMultiplier"}, Default: "1", Value: knob.Float(func(s *Spec) *float64 { return &s.TimedTrace.SecMultiplier }), Help: "makes seconds of a timestamp; 0.001 in Mooncake's traces"},

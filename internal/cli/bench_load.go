@@ -83,24 +83,30 @@ func (f *loadFlags) registerAdapters(fs *pflag.FlagSet) {
 // ofDataset returns groups without the flags of other datasets than the one of that name. The short help lists those
 // that are left of the load's.
 func ofDataset(groups []knob.Group, name string) []knob.Group {
-	kind, knobs := load.Spec{Kind: name}, load.AllKnobs()
-	if !kind.Offers("dataset-name") {
-		return groups // there is none of that name
+	kinds, knobs := load.Kinds(), load.AllKnobs()
+	n := slices.IndexFunc(kinds, func(k load.Kind) bool { return k.Name == load.NameOf(name) })
+	if n < 0 {
+		return groups
 	}
+	kind := load.Spec{Kind: name}
 	groups = slices.Clone(groups)
 	for i := range groups {
-		left := pflag.NewFlagSet(groups[i].Title, pflag.ContinueOnError)
+		g := &groups[i]
+		if g.Title == load.AskedGroup {
+			g.Title += ": " + kinds[n].About
+		}
+		left := pflag.NewFlagSet(g.Title, pflag.ContinueOnError)
 		left.SortFlags = false
-		groups[i].Flags.VisitAll(func(f *pflag.Flag) {
-			switch read := kind.Offers(f.Name); {
-			case read:
+		g.Flags.VisitAll(func(f *pflag.Flag) {
+			switch {
+			case kind.Offers(f.Name):
 				f.Annotations = joined(f.Annotations, map[string][]string{knob.First: {}})
 			case knobs.Lookup(f.Name) != nil:
 				return
 			}
 			left.AddFlag(f)
 		})
-		groups[i].Flags = left
+		g.Flags = left
 	}
 	return groups
 }
