@@ -13,6 +13,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,11 +155,17 @@ func written(v pflag.Value) string {
 	if !ok {
 		return v.String()
 	}
+	return record(list.GetSlice())
+}
+
+// record returns a list as a line of CSV, which pflag's lists are set by.
+func record(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	if all := list.GetSlice(); len(all) > 0 {
-		_ = w.Write(all) // into memory
-	}
+	_ = w.Write(list) // into memory
 	w.Flush()
 	return strings.TrimSuffix(b.String(), "\n")
 }
@@ -225,24 +232,23 @@ func (t Table[S]) used(k *Knob[S], s *S) bool {
 	return (needed == nil || !needed.isDefault(s)) && (k.Unused == nil || k.Unused(s) == "")
 }
 
-// Parse returns the S whose settings JSON has written. Settings of names that t does not have are in the error.
+// Parse returns the S whose settings JSON has written. The error names each setting that t
+// does not have or whose value is wrong, in the order of their names.
 func (t Table[S]) Parse(from Settings) (S, error) {
 	var s S
 	var bad config.Faults
-	for name, value := range from {
-		text, ok := value.(string)
-		if list, isList := value.([]any); isList {
-			ok = true
-			all := make([]string, len(list))
-			for i, one := range list {
+	for _, name := range slices.Sorted(maps.Keys(from)) {
+		var text string
+		switch value := from[name].(type) {
+		case []any:
+			all := make([]string, len(value))
+			for i, one := range value {
 				all[i] = fmt.Sprint(one)
 			}
-			text = strings.Join(all, ",")
-		}
-		if x, isNumber := value.(float64); isNumber {
-			ok, text = true, strconv.FormatFloat(x, 'f', -1, 64)
-		}
-		if !ok {
+			text = record(all)
+		case float64:
+			text = strconv.FormatFloat(value, 'f', -1, 64)
+		default:
 			text = fmt.Sprint(value)
 		}
 		bad.Check(name, t.Set(&s, strings.ReplaceAll(name, "_", "-"), text))

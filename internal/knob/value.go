@@ -152,9 +152,10 @@ func Wanted(kind string, cause error) error {
 	return cause
 }
 
-// Parsed is the value that parse makes of a text. The error of a text that parse refuses is kept for [Unread], so that all
-// that is wrong with a command line can be said at once. The value is printed as it was given: in a table with such
-// knobs, Args and JSON know only what was given to the same flag.
+// Parsed is the value that parse makes of a text. The error of a text that parse refuses is
+// kept for [Unread], so that all that is wrong with a command line can be said at once. The
+// value is printed as it was given: in a table with such knobs, Args and JSON know only what
+// was given to the same flag.
 func Parsed[S, T any](at func(*S) *T, parse func(string) (T, error)) func(*S) pflag.Value {
 	return func(s *S) pflag.Value { return &parsed[T]{to: at(s), parse: parse} }
 }
