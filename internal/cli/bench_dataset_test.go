@@ -25,7 +25,7 @@ func TestDatasetHelp(t *testing.T) {
 			}
 		}
 	}
-	_, stdout, _ := command(t.Context(), "sim", "--dataset-name", "nothing", "--help")
+	_, stdout, _ := command(t.Context(), "sim", "--dataset-name", "nothing", "--help-all")
 	if !strings.Contains(stdout, " --sonnet-input-len ") || !strings.Contains(stdout, " --min-turns ") {
 		t.Errorf("of a dataset that there is not:\n%s", stdout)
 	}

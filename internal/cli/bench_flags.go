@@ -136,13 +136,7 @@ func (f *benchFlags) groups() []knob.Group {
 	}
 	asked := f.load.groups()
 	for i := range asked {
-		switch g := &asked[i]; g.Title {
-		case load.AskedGroup:
-			g.Topic = "datasets"
-		case load.AdaptersGroup:
-			g.Topic = "lora"
-		case load.ArrivalsGroup:
-			g.Topic = "arrivals"
+		if g := &asked[i]; g.Title == load.ArrivalsGroup {
 			setDefault(g.Flags, "request-rate", "inf")
 			g.Flags.IntVar(&f.warmups, "num-warmups", 0, "requests before the load that are not counted, copies of its first")
 			alias(g.Flags, "warmup-requests", "num-warmups")

@@ -44,6 +44,7 @@ func (f *loadFlags) groups() []knob.Group {
 		fs.SortFlags = false
 		switch g.Title {
 		case load.AskedGroup:
+			g.Topic = "datasets"
 			fs.AddFlag(g.Flags.Lookup("dataset-name"))
 			fs.StringVar(&f.trace, "trace", "", "replay this request trace: --dataset-name trace with this --dataset-path")
 			fs.IntVar(&f.input, "input-len", 0, "prompt tokens, of any dataset that has an option for them")
@@ -54,9 +55,11 @@ func (f *loadFlags) groups() []knob.Group {
 			_ = fs.MarkHidden("gsp-fast-prepare")
 			Signed(g.Flags, "custom-output-len")
 		case load.ArrivalsGroup:
+			g.Topic = "arrivals"
 			fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests; 0: all of a file's (default with a trace)")
 			alias(fs, "num-prompt", "num-prompts") // argparse takes beginnings of names, and SGLang's documents have this one
 		case load.AdaptersGroup:
+			g.Topic = "lora"
 			f.registerAdapters(fs)
 		}
 		fs.AddFlagSet(g.Flags)

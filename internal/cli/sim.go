@@ -17,7 +17,7 @@ import (
 	"kvferry/load"
 )
 
-// simulateFlags are the command line of kvferry sim.
+// simFlags are the command line of kvferry sim.
 type simFlags struct {
 	cluster    clusterFlags
 	load       loadFlags
@@ -69,15 +69,16 @@ line; 130 interrupted (the points that had ended are kept).`,
 			return config.Named(simulation.Run(cmd.Context(), cfg), simNames)
 		},
 	}
-	AddGroups(cmd, false, f.groups()...)
+	AddGroups(cmd, true, f.groups()...)
 	return cmd
 }
 
 // groups returns the flags, in the order in which help lists them.
 func (f *simFlags) groups() []knob.Group {
 	groups := cluster.Knobs.For(cluster.Sim).Flags(&f.cluster.Spec, cluster.Sim)
-	for _, g := range groups {
-		g.Flags.VisitAll(func(of *pflag.Flag) { // what one needs may be swept
+	for i := range groups {
+		groups[i].Topic = "cluster"
+		groups[i].Flags.VisitAll(func(of *pflag.Flag) { // what one needs may be swept
 			if needs := of.Annotations[knob.Needs]; len(needs) > 0 {
 				of.Annotations[knob.Needs] = append(needs, "sweep")
 			}
@@ -89,10 +90,13 @@ func (f *simFlags) groups() []knob.Group {
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
 	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
-	return slices.Concat(groups, f.load.groups(), []knob.Group{{Title: "Sweeps and results", Flags: fs}})
+	groups = slices.Concat(groups, f.load.groups(), []knob.Group{{Topic: "sweeps", Title: "Sweeps and results", Flags: fs}})
+	first(groups, "prefill", "decode", "both", "handoff", "placement", "profile", "enable-prefix-caching", "link", "dataset-name", "dataset-path", "trace",
+		"random-input-len", "random-output-len", "num-prompts", "request-rate", "seed", "goodput", "sweep", "out")
+	return groups
 }
 
-// simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that
+// simNames are the flags that set the fields of a simulation.Config, its Sweep and that
 // one's Base.
 var simNames = joined(cluster.Knobs.For(cluster.Sim).Names(), within("Load", loadNames), map[string]string{
 	"Sweep": "", "Base": "", "Spec": "", "Params": "--sweep", "Out": "--out",
